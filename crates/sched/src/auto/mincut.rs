@@ -5,7 +5,7 @@
 //! as its results permit. Where that exceeds the limit, at that op or another, more tensors leave greedily: by copies as long
 //! as a link has time for them, and by recomputation. What the limit no longer asks for is kept.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use elbowroom_ir::planning::{Freedom, Planner, Request};
 use elbowroom_ir::schedule::Schedule;
@@ -15,7 +15,7 @@ use elbowroom_sim::bound::{Relaxation, relaxation};
 
 use super::instance::{Instance, NONE};
 use super::relief::Relief;
-use super::search::can_fit_alone;
+use super::search::{can_fit_alone, side_by_side};
 use super::sequence::policy;
 use super::state::{AnnealState, Copies};
 use crate::lower::{Lowered, lower};
@@ -41,6 +41,12 @@ enum Way {
 static WAYS: [Way; 4] =
     [Way::Alone, Way::Link { tenths: 6 }, Way::Link { tenths: 8 }, Way::Link { tenths: 10 }];
 
+impl Way {
+    fn copies(self) -> bool {
+        matches!(self, Self::Link { .. })
+    }
+}
+
 /// A copy counts as this part of its time: it costs nothing as long as the link has time for it.
 const COPYING: u64 = 1_000;
 /// Changes of a state that a relief with copies may try. A ResNet-152 takes up to 35,000; where a tensor is recomputed from far away, a relief that
@@ -65,28 +71,33 @@ impl Planner for Mincut {
     fn schedule(&self, request: &Request<'_>, budget: &Budget, observer: &dyn Observer) -> Outcome<Schedule> {
         let mut search = Search::new(request, budget, observer);
         let inst = Instance::new(request, Policy::prompt(request.trace).sequence);
-        let mut last: Option<(Freedom, Vec<(u32, u32)>)> = None;
-        for way in self.ways {
-            let freedom = Freedom { offload: matches!(way, Way::Link { .. }), ..request.freedom };
-            let fits = freedom.offload || can_fit_alone(request);
-            if (freedom.offload && !request.freedom.offload) || !fits {
-                continue;
-            }
-            if search.optimal() {
-                break;
-            }
+        let repeats: [OnceLock<Vec<(u32, u32)>>; 2] = Default::default();
+        let relieved = |way: Way| {
+            let offload = way.copies();
+            let own = Request { freedom: Freedom { offload, ..request.freedom }, ..*request };
+            let repeats = repeats[usize::from(offload)].get_or_init(|| self::repeats(&own, &inst));
+            relieved(request, &inst, repeats, way, observer)
+        };
+        let permitted =
+            |way: &Way| if way.copies() { request.freedom.offload } else { can_fit_alone(request) };
+        let mut ways = self.ways.iter().copied().filter(permitted).peekable();
+        while ways.peek().is_some() && !search.optimal() {
             if let Some(stop) = search.stopped() {
                 return search.finish(stop);
             }
-            let own = Request { freedom, ..*request };
-            let (_, repeats) = match last.take_if(|(known, _)| *known == freedom) {
-                Some(known) => last.insert(known),
-                None => last.insert((freedom, repeats(&own, &inst))),
-            };
-            if let Some(lowered) = relieved(request, &inst, repeats, *way, observer) {
-                search.offer(lowered);
+            let mut found: Vec<(Way, Option<Lowered>)> =
+                ways.by_ref().take(budget.threads.max(1)).map(|way| (way, None)).collect();
+            side_by_side(&mut found, budget.threads, &|_, (way, lowered)| *lowered = relieved(*way));
+            // In the order of the ways, so that the result does not depend on the number of threads.
+            for (_, lowered) in found {
+                if search.optimal() || search.stopped().is_some() {
+                    break;
+                }
+                if let Some(lowered) = lowered {
+                    search.offer(lowered);
+                }
+                search.count();
             }
-            search.count();
         }
         let stop = if search.interrupted() { StopReason::Interrupted } else { StopReason::Finished };
         search.finish(stop)
@@ -142,7 +153,7 @@ fn relieved(
     }
     let mut relief = Relief::new(state, prices.as_deref());
     relief.room = room;
-    if matches!(way, Way::Link { .. }) {
+    if way.copies() {
         relief.changes = CHANGES;
     }
     relief.editor.jump(repeats, &[]);

@@ -119,9 +119,8 @@ fn search_from(
     let mut warm: Vec<WarmStart> = starts.iter().map(|entry| WarmStart::fitting(&inst, entry)).collect();
     let known = known.iter().filter_map(|schedule| WarmStart::known(request, &inst, schedule, EARLIER));
     warm.extend(known);
-    // A search that goes on knows starts, but perhaps none as fast for a limit that has become lower.
-    let fastest = warm.iter().min_by_key(|warm| warm.time);
-    if horizon.is_some() && fastest.is_none_or(|warm| warm.schedule.is_none()) {
+    // A search that goes on knows starts, but perhaps none for a limit that has become lower.
+    if horizon.is_some() && warm.iter().all(|warm| warm.schedule.is_none()) {
         let Some(starts) = warm::for_lower_limit(request, &inst, budget, observer) else {
             // No number of evaluations repeats a search without some of its starts.
             return Outcome { best: None, evaluations: 0, stop: StopReason::Interrupted };

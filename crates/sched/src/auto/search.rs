@@ -374,7 +374,7 @@ fn better(best: Option<(u64, Decisions)>, other: &Option<(u64, Decisions)>) -> O
 }
 
 /// Runs every walk once, on this many threads. Walks share nothing, so the result does not depend on the assignment of walks to threads.
-fn side_by_side<W: Send>(walks: &mut [W], threads: usize, run: &(dyn Fn(usize, &mut W) + Sync)) {
+pub(crate) fn side_by_side<W: Send>(walks: &mut [W], threads: usize, run: &(dyn Fn(usize, &mut W) + Sync)) {
     let threads = threads.min(walks.len()).max(1);
     if threads == 1 {
         walks.iter_mut().enumerate().for_each(|(index, walk)| run(index, walk));

@@ -159,7 +159,9 @@ fn ask(
     budget: &Budget,
     observer: &dyn Observer,
 ) -> Entries {
-    let each = Budget { evaluations: Some(EVALUATIONS), time: None, seed: budget.seed, threads: 1 };
+    // Each planner has one thread, unless there are more threads than planners.
+    let threads = (budget.threads / planners.len().max(1)).max(1);
+    let each = Budget { evaluations: Some(EVALUATIONS), time: None, seed: budget.seed, threads };
     let portfolio = Portfolio { planners, budget: each, threads: budget.threads, bound };
     portfolio.run(&Request { packer: None, ..*request }, &InterruptOnly(observer))
 }
