@@ -199,23 +199,31 @@ impl TightOp {
         total: u64,
         least: u64,
     ) -> Option<u64> {
-        let mut fits = |iteration: u64| {
+        // Time of all ops and of what must run again in an iteration of this length. A longer one has more time for copies, so this only falls.
+        let mut takes = |iteration: u64| {
             let extra = frontier.time(self.absent(request, iteration));
-            extra.is_some_and(|extra| total.saturating_add(extra) <= iteration)
+            extra.map(|extra| total.saturating_add(extra))
         };
-        if fits(least) {
-            return Some(least);
-        }
-        let (mut low, mut high) = (least, least.max(1));
-        while !fits(high) {
-            if high >= LONGEST {
-                return None;
+        let (mut low, mut high) = (least, least);
+        loop {
+            match takes(high) {
+                Some(time) if time <= high => break,
+                Some(time) => {
+                    (low, high) = (high, time);
+                    break;
+                }
+                None if high >= LONGEST => return None,
+                None => (low, high) = (high, high.max(1).saturating_mul(2)),
             }
-            (low, high) = (high, high.saturating_mul(2));
         }
+        // What is found at one length holds for shorter iterations as a lower bound, and for longer ones as an upper bound.
         while high - low > 1 {
             let middle = low.midpoint(high);
-            if fits(middle) { high = middle } else { low = middle }
+            match takes(middle) {
+                Some(time) if time <= middle => (low, high) = (low.max(time.saturating_sub(1)), middle),
+                Some(time) => (low, high) = (middle, high.min(time)),
+                None => low = middle,
+            }
         }
         Some(high)
     }
