@@ -373,7 +373,8 @@ fn better(best: Option<(u64, Decisions)>, other: &Option<(u64, Decisions)>) -> O
     }
 }
 
-/// Runs every walk once, on this many threads. Walks share nothing, so the result does not depend on the assignment of walks to threads.
+/// Runs every walk, or other piece of work, once on this many threads. They share nothing, so the result does not depend on which thread runs
+/// which.
 pub(crate) fn side_by_side<W: Send>(walks: &mut [W], threads: usize, run: &(dyn Fn(usize, &mut W) + Sync)) {
     let threads = threads.min(walks.len()).max(1);
     if threads == 1 {

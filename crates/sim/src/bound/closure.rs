@@ -35,6 +35,7 @@ pub(super) struct Closures {
     idle: u64,
     /// Ops that run again are on the source's side of a cut.
     network: Network,
+    /// Those of the network: two of each op, then those of tensors.
     edges: Vec<Edge>,
 }
 
