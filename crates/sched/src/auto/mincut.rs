@@ -90,7 +90,7 @@ impl Planner for Mincut {
             side_by_side(&mut found, budget.threads, &|_, (way, lowered)| *lowered = relieved(*way));
             // In the order of the ways, so that the result does not depend on the number of threads.
             for (_, lowered) in found {
-                if search.optimal() || search.stopped().is_some() {
+                if search.optimal() || search.spent().is_some() {
                     break;
                 }
                 if let Some(lowered) = lowered {
