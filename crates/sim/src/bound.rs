@@ -199,7 +199,8 @@ impl TightOp {
         total: u64,
         least: u64,
     ) -> Option<u64> {
-        // Time of all ops and of what must run again in an iteration of this length. A longer one has more time for copies, so this only falls.
+        // The time of all ops and of the recomputation that an iteration of this length needs. A longer iteration has more time for copies and
+        // needs no more recomputation.
         let mut takes = |iteration: u64| {
             let extra = frontier.time(self.absent(request, iteration));
             extra.map(|extra| total.saturating_add(extra))
@@ -216,7 +217,7 @@ impl TightOp {
                 None => (low, high) = (high, high.max(1).saturating_mul(2)),
             }
         }
-        // What is found at one length holds for shorter iterations as a lower bound, and for longer ones as an upper bound.
+        // The time at one length is a lower bound for shorter iterations and an upper bound for longer ones.
         while high - low > 1 {
             let middle = low.midpoint(high);
             match takes(middle) {

@@ -108,6 +108,12 @@ fn machine(limit: u64) -> Machine {
     }
 }
 
+/// Recomputation alone within the machine's memory.
+fn request<'a>(trace: &'a Trace, costs: &'a Costs, machine: &'a Machine, reorder: bool) -> Request<'a> {
+    let freedom = Freedom { offload: false, recompute: true, reorder };
+    Request { trace, costs, machine, live_limit: machine.memory, freedom, packer: None, pins: None }
+}
+
 /// At every limit of so many graphs: how often the optimum is above the sum of times, and how often the bound equals it then.
 fn compare(graphs: u64, most: usize, reorder: bool) -> (usize, usize) {
     let (mut above, mut equal) = (0, 0);
@@ -118,15 +124,7 @@ fn compare(graphs: u64, most: usize, reorder: bool) -> (usize, usize) {
             let bytes: u64 = trace.tensors().ids().map(|value| trace.bytes(value).get()).sum();
             for limit in 1..=bytes {
                 let machine = machine(limit);
-                let request = Request {
-                    trace: &trace,
-                    costs: &costs,
-                    machine: &machine,
-                    live_limit: Bytes(limit),
-                    freedom: Freedom { offload: false, recompute: true, reorder },
-                    packer: None,
-                    pins: None,
-                };
+                let request = request(&trace, &costs, &machine, reorder);
                 let Some(least) = optimum(&trace, &costs, limit, reorder) else { continue };
                 let bound = lower_bound(&request).get();
                 assert!(bound <= least, "{bound} of {least} at {limit}: {trace:?} {costs:?}");
@@ -175,18 +173,7 @@ fn numbers_that_need_more_bits_have_the_same_bound() {
             let bytes: u64 = trace.tensors().ids().map(|value| trace.bytes(value).get()).sum();
             for limit in 1..=bytes {
                 let bound = |trace: &Trace, costs: &Costs, limit: u64| {
-                    let freedom = Freedom { offload: false, ..Freedom::ALL };
-                    let (machine, live_limit) = (machine(limit), Bytes(limit));
-                    let request = Request {
-                        trace,
-                        costs,
-                        machine: &machine,
-                        live_limit,
-                        freedom,
-                        packer: None,
-                        pins: None,
-                    };
-                    lower_bound(&request).get()
+                    lower_bound(&request(trace, costs, &machine(limit), false)).get()
                 };
                 let (small, large) = (bound(&trace, &costs, limit), bound(&large, &long, limit << BYTES));
                 assert_eq!(small, large.div_ceil(1 << NANOS), "{large} at {limit}: {trace:?} {costs:?}");

@@ -33,9 +33,9 @@ pub(super) struct Closures {
     bytes: u128,
     /// Bytes of all idle tensors.
     idle: u64,
-    /// Ops that run again are on the source's side of a cut.
+    /// Its cuts are the choices: the recomputed ops lie on the source's side.
     network: Network,
-    /// Those of the network: two of each op, then those of tensors.
+    /// The edges of the network: two for each op, then those of the tensors.
     edges: Vec<Edge>,
 }
 
@@ -100,7 +100,7 @@ impl Closures {
         Self { ops, times, tensors, time, bytes, idle, network, edges }
     }
 
-    /// A measure of the work of a cut: a network without shared edges would have so many.
+    /// The work of a cut, as the number of edges in a network that has a node for every tensor.
     pub fn size(&self) -> usize {
         let readers = self.tensors.iter().flat_map(|tensor| &tensor.readers).map(Vec::len);
         2 * self.ops.len() + self.tensors.len() + readers.sum::<usize>()
@@ -108,7 +108,7 @@ impl Closures {
 
     /// The choice whose cost is least, if a nanosecond costs `per_nano` and a byte that stays costs `per_byte`.
     fn cheapest(&self, fixed: &[(usize, bool)], per_byte: u128, per_nano: u128) -> Choice {
-        // Half of the range is for the sum of what fits through both arcs of an edge.
+        // Capacities add up to less than 2^61, so that an unbounded edge (2^62) and the flow back through it fit 64 bits.
         let again = match u64::try_from(8 * (self.time * per_nano + self.bytes * per_byte)) {
             Ok(_) => self.cut(fixed, per_byte as u64, per_nano as u64),
             Err(_) => self.cut(fixed, per_byte, per_nano),
@@ -125,17 +125,14 @@ impl Closures {
         }
     }
 
-    /// The ops that run again in the cheapest choice.
+    /// For each op, whether the cheapest choice recomputes it.
     fn cut<C: Capacity>(&self, fixed: &[(usize, bool)], per_byte: C, per_nano: C) -> Vec<bool> {
         let mut capacities: Vec<C> =
             self.edges.iter().map(|edge| edge.capacity(per_byte, per_nano)).collect();
         for &(op, again) in fixed {
             capacities[2 * op + usize::from(!again)] = C::UNBOUNDED;
         }
-        let mut again = self.network.cut(&capacities);
-        again.drain(..2);
-        again.truncate(self.ops.len());
-        again
+        self.network.cut(&capacities)[2..2 + self.ops.len()].to_vec()
     }
 }
 
@@ -172,7 +169,7 @@ fn network(times: &[u64], tensors: &[Kept]) -> (Network, Vec<Edge>) {
     let mut nodes = 2 + times.len();
     for tensor in tensors {
         match (tensor.readers.as_deref(), tensor.maker) {
-            // It stays in any case.
+            // The tensor stays whatever is recomputed.
             (None, None) => {}
             (None, Some(maker)) => add(&mut edges[2 * maker], tensor.bytes),
             (Some(&[reader]), None) => add(&mut edges[2 * reader + 1], tensor.bytes),
@@ -180,7 +177,7 @@ fn network(times: &[u64], tensors: &[Kept]) -> (Network, Vec<Edge>) {
                 ends.push((node(reader), node(maker)));
                 edges.push(cost(0, tensor.bytes));
             }
-            // A node of its own: it counts once, however many of its readers run again.
+            // With a node of its own a tensor counts once, however many of its readers are recomputed.
             (Some(readers), maker) => {
                 ends.push((nodes, maker.map_or(SINK, node)));
                 edges.push(cost(0, tensor.bytes));
