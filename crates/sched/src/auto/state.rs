@@ -25,6 +25,9 @@ use elbowroom_ir::{Nanos, TensorId};
 
 use super::instance::{Instance, NONE};
 
+/// Places whose live memory changes together.
+const STRETCH: usize = 64;
+
 /// When something happens: stage and op, and in the last two bits what. The trace's own ops are stage and op alike.
 pub(crate) type Key = u64;
 
@@ -261,16 +264,19 @@ impl<'a> AnnealState<'a> {
         if low > high {
             return;
         }
-        let shift = self.inst.shift;
-        let round = (1i32 << shift) - 1;
-        let mut change = 0i32;
-        for over in &mut self.over[low..=high] {
-            let before = (over.max(&mut 0).wrapping_add(round)) >> shift;
-            *over += size;
-            let after = ((*over).max(0).wrapping_add(round)) >> shift;
-            change = change.wrapping_add(after - before);
+        let inst = self.inst;
+        let excess = |over: i32| (over.max(0).wrapping_add((1 << inst.shift) - 1)) >> inst.shift;
+        // Whichever of before and after is more.
+        let more = size.max(0);
+        for stretch in self.over[low..=high].chunks_mut(STRETCH) {
+            // The sign is set if any place of the stretch is over the limit then: in most stretches none is.
+            let over_limit = stretch.iter().fold(0, |sign, over| sign | 0i32.wrapping_sub(over + more)) < 0;
+            if over_limit {
+                let change = |over: &i32| excess(over + size).wrapping_sub(excess(*over));
+                self.excess += i64::from(stretch.iter().map(change).fold(0, i32::wrapping_add));
+            }
+            stretch.iter_mut().for_each(|over| *over += size);
         }
-        self.excess += i64::from(change);
     }
 
     /// The growth of the excess if `size` more were alive at the places from `low` to `high`.

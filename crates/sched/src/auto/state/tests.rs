@@ -1,5 +1,6 @@
 //! The whole evaluation again from nothing, and changes at random compared with it and with lowering.
 
+use elbowroom_graph::zoo::{self, Options};
 use elbowroom_ir::machine::{Channel, Machine};
 use elbowroom_ir::planning::{CostSource, Costs, Freedom, Request};
 use elbowroom_ir::trace::{Persistent, Trace};
@@ -135,6 +136,15 @@ fn changes_agree_with_evaluation_from_nothing_and_with_lowering() {
         walk_at_random(&trace, seed, seed % 2 == 0);
         Ok(())
     });
+}
+
+#[test]
+fn changes_of_a_sequence_of_many_stretches_agree_too() {
+    let trace = zoo::build("resnet20", &Options::new(4)).unwrap().trace(&|_, _| Bytes(16)).unwrap();
+    assert!(trace.ops().len() > 4 * STRETCH);
+    for seed in 0..4 {
+        walk_at_random(&trace, seed, seed % 2 == 0);
+    }
 }
 
 #[test]
