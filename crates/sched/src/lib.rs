@@ -105,7 +105,7 @@ pub static PLANNERS: &[&dyn Planner] = &[
     &recompute::sublinear::Sublinear,
     &recompute::recursive::Recursive::DEFAULT,
     &recompute::rotor::Rotor::DEFAULT,
-    &recompute::dtr::Dtr,
+    &recompute::dtr::Dtr::DEFAULT,
     &mixed::supernn::SuperNn,
     &mixed::pofo::Pofo::DEFAULT,
     &auto::mincut::Mincut::DEFAULT,

@@ -13,6 +13,7 @@ use elbowroom_ir::trace::{Again, Op, Persistent, Phase, Storage, Tensor, Trace, 
 use elbowroom_ir::{Bytes, Nanos, TensorId};
 use elbowroom_sched::auto::Auto;
 use elbowroom_sched::chain::{Chain, ChainTrace, Layer};
+use elbowroom_sched::keep::Keep;
 use elbowroom_sched::mixed::pofo::Pofo;
 use elbowroom_sched::offload::floor::Floor;
 use elbowroom_sched::recompute::rotor::Rotor;
@@ -294,22 +295,32 @@ fn a_search_that_goes_on_and_is_interrupted_among_its_starts_has_no_plan() {
             true
         }
     }
-    let chain = long_chain();
-    let (_, outcome) = plan(&chain, &machine(800, 1, true), Freedom::ALL, &Budget::evaluations(1_000));
-    let known = outcome.best.unwrap();
-    let machine = machine(500, 1, true);
-    let request = request(&chain, &machine, Freedom::ALL);
-    let known = [&known];
-    let known = Known { schedules: &known, bound: Some(Nanos::ZERO), horizon: Some(1_000) };
-    let budget = Budget::evaluations(1_000);
-    let go_on = |observer: &dyn Observer| Auto.schedule_from(&request, known, &budget, observer);
-    assert!(go_on(&Silent).best.is_some());
-    let Outcome { best, evaluations, stop } = go_on(&Impatient);
-    assert_eq!(
-        (best, evaluations, stop),
-        (None, 0, StopReason::Interrupted),
-        "no number of evaluations repeats it"
-    );
+    // What a short trace is given as new starts, a long one relieves.
+    for chain in [long_chain(), chain_of(1_010)] {
+        let budget = Budget::evaluations(100);
+        let all = machine(u64::MAX >> 1, 1, true);
+        let live = |schedule: &Schedule| {
+            simulate(&chain.trace, &chain.costs, &all, schedule).unwrap().peak_live.get()
+        };
+        let found = |planner: &dyn Planner, memory| {
+            let machine = machine(memory, 1, true);
+            planner.schedule(&request(&chain, &machine, Freedom::ALL), &budget, &Silent).best.unwrap()
+        };
+        let known = found(&Sublinear, live(&found(&Keep, u64::MAX >> 1)) / 2);
+        let lower = machine(live(&known) * 97 / 100, 1, true);
+        let request = request(&chain, &lower, Freedom::ALL);
+        let known = [&known];
+        let known = Known { schedules: &known, bound: Some(Nanos::ZERO), horizon: Some(100) };
+        let go_on = |observer: &dyn Observer| Auto.schedule_from(&request, known, &budget, observer);
+        let found = go_on(&Silent).best.expect("a schedule within the lower limit");
+        assert!(live(&found) <= lower.memory.get());
+        let Outcome { best, evaluations, stop } = go_on(&Impatient);
+        assert_eq!(
+            (best, evaluations, stop),
+            (None, 0, StopReason::Interrupted),
+            "no number of evaluations repeats it"
+        );
+    }
 }
 
 /// A trace op by op: (name, reads, bytes of what it makes). Values are numbered in the order in which they are made, those of `persistent`

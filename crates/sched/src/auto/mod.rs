@@ -121,7 +121,7 @@ fn search_from(
     warm.extend(known);
     // A search that goes on knows starts, but perhaps none for a limit that has become lower.
     if horizon.is_some() && warm.iter().all(|warm| warm.schedule.is_none()) {
-        let Some(starts) = warm::for_lower_limit(request, &inst, budget, observer) else {
+        let Some(starts) = warm::for_lower_limit(request, &inst, &warm, budget, observer) else {
             // No number of evaluations repeats a search without some of its starts.
             return Outcome { best: None, evaluations: 0, stop: StopReason::Interrupted };
         };

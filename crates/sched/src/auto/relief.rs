@@ -1,5 +1,5 @@
-//! A state over the limit, relieved greedily: a schedule of recompute alone where the planners of the [warm starts](super::warm) find nothing
-//! good, and the activations of [streamed](super::stream) parameters.
+//! A state over the limit, relieved greedily: what [`mincut`](super::mincut) recomputes, the activations of [streamed](super::stream) parameters,
+//! an earlier schedule within a lower limit, and a schedule of recompute alone where the planners of the [warm starts](super::warm) find nothing good.
 //!
 //! While live memory exceeds the limit, a tensor that is alive without being used at the place with the most leaves: the one that lowers the
 //! excess most for its time. It is evicted, and the inputs of its op are kept for it or recomputed too, or it is offloaded, if copies have a
@@ -7,16 +7,17 @@
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
+use std::sync::Arc;
 
 use elbowroom_ir::planning::{Planner, Request};
 
 use super::instance::Instance;
 use super::moves::Editor;
 use super::search::{TYPICAL, can_fit_alone};
-use super::sequence::policy;
-use super::state::AnnealState;
+use super::sequence::{Decisions, policy};
+use super::state::{AnnealState, Copies};
 use super::{Auto, Found};
-use crate::lower::lower;
+use crate::lower::{Lowered, lower};
 use crate::policy::PrefetchRule;
 
 /// Tensors tried at a place: most bytes per time first. With copies there are others to choose from.
@@ -25,22 +26,73 @@ const BREADTH_WITH_COPIES: usize = 64;
 /// Ways tried altogether on traces of up to [`TYPICAL`] ops: on longer ones each takes longer.
 const TRIALS: usize = 20_000;
 const TRIALS_WITH_COPIES: usize = 400_000;
+/// A copy counts as this part of its time: it costs nothing as long as the link has time for it.
+const COPYING: u64 = 1_000;
+/// Changes of a state that a relief with copies may try. A ResNet-152 takes up to 35,000, a Llama whose parameters are streamed 60,000; where a
+/// tensor is recomputed from far away, a relief that takes more takes longer than the search, which does as well.
+const CHANGES: usize = 40_000;
+const CHANGES_OF_STREAMS: usize = 80_000;
 /// For how many tensors that leave what another would gain is remembered, and by what factor it may have grown in the meantime: mostly it has
 /// shrunk, since both lower the same excess. A GPT-2 of 714 ops is relieved in a tenth of the time, and as well.
 const REMEMBERED: u64 = 32;
 const GROWTH: f64 = 1.5;
+
+/// What a relief may use.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Means {
+    /// Tensors are offloaded too, as long as copies take at most this share, in tenths, of the time before and after the op with the highest live
+    /// memory: copies wait for each other and for memory, in some networks more than in others. Without it, tensors are recomputed only.
+    pub link: Option<u64>,
+    /// Changes of the state that it may try.
+    pub changes: usize,
+}
+
+impl Means {
+    /// Recompute alone.
+    pub(crate) const ALONE: Self = Self { link: None, changes: usize::MAX };
+
+    /// With this share of the link.
+    pub(crate) const fn with_link(tenths: u64) -> Self {
+        Self { link: Some(tenths), changes: CHANGES }
+    }
+}
 
 /// A schedule of recompute alone that keeps to the limit; `None` if there is none, or every eviction at some place makes things worse.
 pub(crate) fn schedule(request: &Request<'_>, inst: &Instance) -> Option<Found> {
     if !request.freedom.recompute || !can_fit_alone(request) {
         return None;
     }
-    let mut relief = Relief::new(AnnealState::new(inst), None);
-    relief.relieve(&|| false)?;
-    relief.keep_again(&|| false)?;
-    let decisions = relief.editor.state.decisions(PrefetchRule::Eager);
-    let lowered = lower(request, &policy(request, inst, &decisions)).ok()?;
-    Some(Found { time: lowered.iteration.get(), schedule: lowered.schedule, by: Auto.name() })
+    let nothing = Decisions { repeats: Vec::new(), prefetches: Vec::new(), rule: PrefetchRule::Eager };
+    let Lowered { iteration, schedule, .. } = relieved(request, inst, &nothing, Means::ALONE, &|| false)?;
+    Some(Found { time: iteration.get(), schedule, by: Auto.name() })
+}
+
+/// The schedule of some decisions in which more tensors are away where the limit asks for it, and those are kept for which it no longer asks;
+/// `None` if nothing helps at some place, too much has been tried, or it is interrupted.
+pub(crate) fn relieved(
+    request: &Request<'_>,
+    inst: &Instance,
+    decisions: &Decisions,
+    means: Means,
+    interrupted: &dyn Fn() -> bool,
+) -> Option<Lowered> {
+    let mut state = AnnealState::new(inst);
+    let (mut prices, mut room) = (None, [u64::MAX; 4]);
+    if let Some(tenths) = means.link {
+        let copies = Copies::of(request, inst, 1.0);
+        let price = |(out, back): (&u64, &u64)| (out + back) / COPYING;
+        prices = Some(copies.out.iter().zip(&copies.back).map(price).collect::<Vec<u64>>());
+        let before = inst.start(state.highest_place());
+        let [first, second] = [before, inst.total - before].map(|time| time / 10 * tenths);
+        room = [first, second, second, first];
+        state.copies = Some(Arc::new(copies));
+    }
+    let mut relief = Relief::new(state, prices.as_deref());
+    (relief.room, relief.changes) = (room, means.changes);
+    relief.editor.jump(&decisions.repeats, &decisions.prefetches);
+    relief.relieve(interrupted)?;
+    relief.keep_again(interrupted)?;
+    lower(request, &policy(request, inst, &relief.editor.state.decisions(decisions.rule))).ok()
 }
 
 /// A state that is being relieved.
@@ -53,7 +105,7 @@ pub(crate) struct Relief<'a> {
     /// Ways that may still be tried, and changes of the state that these may make together: a way with all that it recomputes in turn may be a
     /// hundred of them.
     trials: usize,
-    pub changes: usize,
+    changes: usize,
     /// Tensors that have left.
     left: u64,
     /// What the ways gained when they were tried last, and how many tensors had left then.
@@ -101,14 +153,17 @@ fn most<T: Ord + Copy>(mut scored: Vec<(f64, T)>, at_most: usize) -> Vec<T> {
 impl<'a> Relief<'a> {
     /// Begins with a state; `prices` are what offloading each tensor costs, if it is allowed.
     pub(crate) fn new(state: AnnealState<'a>, prices: Option<&'a [u64]>) -> Self {
-        let most = if prices.is_some() { TRIALS_WITH_COPIES } else { TRIALS };
+        let (most, changes) = match prices {
+            Some(_) => (TRIALS_WITH_COPIES, CHANGES_OF_STREAMS),
+            None => (TRIALS, usize::MAX),
+        };
         let trials = most * TYPICAL / state.inst.ops.len().max(TYPICAL);
         Self {
             editor: Editor::new(state, 0),
             prices,
             room: [u64::MAX; 4],
             trials,
-            changes: usize::MAX,
+            changes,
             left: 0,
             scores: HashMap::new(),
         }
@@ -245,6 +300,59 @@ impl<'a> Relief<'a> {
         change(&mut self.editor);
         if self.editor.state.excess > 0 {
             self.editor.undo();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use elbowroom_graph::zoo::{self, Options};
+    use elbowroom_ir::Bytes;
+    use elbowroom_ir::planning::{Costs, Freedom};
+    use elbowroom_ir::schedule::Schedule;
+    use elbowroom_ir::search::{Budget, Silent};
+    use elbowroom_sim::cost::Roofline;
+    use elbowroom_sim::presets;
+
+    use super::super::warm::decisions;
+    use super::*;
+    use crate::lower::least_live;
+    use crate::offload::floor::Floor;
+    use crate::policy::Policy;
+    use crate::recompute::sublinear::Sublinear;
+
+    #[test]
+    fn a_schedule_is_relieved_by_what_a_lower_limit_asks_for() {
+        let machine = presets::machine("a100").unwrap();
+        let trace = zoo::build("resnet50", &Options::new(64).image(224)).unwrap();
+        let trace = trace.trace(&|_, _| Bytes::ZERO).unwrap();
+        let costs = Costs::estimate(&trace, &Roofline::new(&machine));
+        let (trace, costs, machine) = (&trace, &costs, &machine);
+        let freedom = Freedom { reorder: false, ..Freedom::ALL };
+        let request =
+            |live_limit| Request { trace, costs, machine, live_limit, freedom, packer: None, pins: None };
+        let plain = Policy::prompt(trace);
+        let (peak, _) = least_live(&request(Bytes(u64::MAX >> 1)), &plain).unwrap();
+        let live = |schedule: &Schedule| {
+            let timeline = elbowroom_sim::simulate(trace, costs, machine, schedule);
+            timeline.expect("what was lowered can be simulated").peak_live
+        };
+        let planners: [(&dyn Planner, Means); 2] =
+            [(&Sublinear, Means::ALONE), (&Floor, Means::with_link(10))];
+        for (planner, means) in planners {
+            let half = request(Bytes(peak.get() / 2));
+            let known = planner.schedule(&half, &Budget::evaluations(32), &Silent).best.unwrap();
+            let inst = Instance::new(&half, plain.sequence.clone());
+            let decided = decisions(&inst, &known);
+            let request = request(Bytes(live(&known).get() * 98 / 100));
+            let inst = Instance::new(&request, plain.sequence.clone());
+            let relieved = relieved(&request, &inst, &decided, means, &|| false).expect("it can be relieved");
+            assert!(live(&relieved.schedule) <= request.live_limit);
+            let other = decisions(&inst, &relieved.schedule);
+            let all = decided.repeats.len() + decided.prefetches.len();
+            let both = decided.repeats.iter().filter(|repeat| other.repeats.contains(repeat)).count()
+                + decided.prefetches.iter().filter(|prefetch| other.prefetches.contains(prefetch)).count();
+            assert!(4 * both >= 3 * all, "{}: {both} of {all} decisions stay", planner.name());
         }
     }
 }

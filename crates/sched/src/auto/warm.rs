@@ -9,14 +9,16 @@ use elbowroom_ir::search::{Budget, InterruptOnly, Observer, StopReason};
 use elbowroom_ir::trace::Trace;
 use elbowroom_ir::{Bytes, Id, Nanos, OpId};
 
+use super::Auto;
 use super::instance::{Instance, NONE};
 use super::mincut::Mincut;
-use super::search::can_fit_alone;
+use super::relief::{Means, relieved};
+use super::search::{can_fit_alone, side_by_side};
 use super::sequence::{Decisions, policy};
 use super::stream::{self, Stream};
 use crate::deadline::Until;
 use crate::keep::Keep;
-use crate::lower::{least_live, lower};
+use crate::lower::{Lowered, least_live, lower};
 use crate::mixed::pofo::Pofo;
 use crate::mixed::segments::Mixed;
 use crate::offload::autoswap::BestScore;
@@ -44,7 +46,7 @@ static PLANNERS: [(&dyn Planner, RangeInclusive<usize>); 13] = [
     (&Floor, 0..=usize::MAX),
     (&MINCUTS[0], 0..=LONG),
     (&MINCUTS[1], 0..=LONG),
-    (&Dtr, 0..=6_000),
+    (&Dtr::BRIEF, 0..=6_000),
     (&BestScore, 0..=4_000),
     (&Rotor::COARSE, 0..=800),
     (&Bo::DEFAULT, 0..=800),
@@ -67,6 +69,10 @@ const FEW_STREAMS: usize = 4;
 const TAKES_LONG_TO_REPAIR: usize = 1_000;
 /// Evaluations of each: the search does better with the time.
 const EVALUATIONS: u64 = 32;
+
+/// What may leave a known schedule within a lower limit: with all of the link, if there is one, and after fewer changes than from nothing, since
+/// only a few tensors must.
+const REPAIR: Means = Means { link: Some(10), changes: 10_000 };
 
 /// A sequence to start from.
 pub(crate) struct WarmStart {
@@ -159,32 +165,47 @@ fn ask(
     budget: &Budget,
     observer: &dyn Observer,
 ) -> Entries {
-    // Each planner has one thread, unless there are more threads than planners.
-    let threads = (budget.threads / planners.len().max(1)).max(1);
-    let each = Budget { evaluations: Some(EVALUATIONS), time: None, seed: budget.seed, threads };
+    // Each may have all threads: the one that takes longest, `mincut` with a link, is among the last, when others are idle.
+    let each = Budget { evaluations: Some(EVALUATIONS), time: None, ..budget.clone() };
     let portfolio = Portfolio { planners, budget: each, threads: budget.threads, bound };
     portfolio.run(&Request { packer: None, ..*request }, &InterruptOnly(observer))
 }
 
-/// Starts for a search that goes on within a lower limit than before; `None` if it was interrupted before all of them were made.
+/// Starts for a search that goes on within a lower limit than that of what is known; `None` if it was interrupted before all of them were made.
 pub(crate) fn for_lower_limit(
     request: &Request<'_>,
     inst: &Instance,
+    known: &[WarmStart],
     budget: &Budget,
     observer: &dyn Observer,
 ) -> Option<Vec<WarmStart>> {
     if inst.ops.len() > LONG {
         return Some(Vec::new());
     }
+    let mut starts = relieved_all(request, inst, known, budget, observer);
     let quick = inst.ops.len() <= TAKES_LONG_TO_REPAIR && stream::worth_trying_at(request);
-    let streams = quick.then(|| streams(request.trace));
-    // What was known had the better of both; with copies the start is nearly always as good, and the other one takes half as long again.
-    let mincuts =
-        MINCUTS.iter().skip(usize::from(request.freedom.offload)).map(|planner| planner as &dyn Planner);
-    let planners = mincuts.chain(streams.into_iter().flatten()).collect();
+    let planners = quick.then(|| streams(request.trace)).into_iter().flatten().collect();
     let entries = ask(planners, request, None, budget, observer);
-    (!entries.interrupted)
-        .then(|| entries.found.iter().map(|entry| WarmStart::fitting(inst, entry)).collect())
+    starts.extend(entries.found.iter().map(|entry| WarmStart::fitting(inst, entry)));
+    (!entries.interrupted && !observer.interrupted()).then_some(starts)
+}
+
+/// The known schedules, relieved until they keep to the limit: near the limit of before a few tensors must leave.
+fn relieved_all(
+    request: &Request<'_>,
+    inst: &Instance,
+    known: &[WarmStart],
+    budget: &Budget,
+    observer: &dyn Observer,
+) -> Vec<WarmStart> {
+    let means = Means { link: REPAIR.link.filter(|_| request.freedom.offload), ..REPAIR };
+    let mut all: Vec<(&Decisions, Option<Lowered>)> =
+        known.iter().map(|known| (&known.decisions, None)).collect();
+    side_by_side(&mut all, budget.threads, &|_, (decisions, lowered)| {
+        *lowered = relieved(request, inst, decisions, means, &|| observer.interrupted());
+    });
+    let found = all.into_iter().filter_map(|(_, lowered)| lowered);
+    found.map(|lowered| WarmStart::searched(inst, lowered)).collect()
 }
 
 impl WarmStart {
@@ -193,6 +214,12 @@ impl WarmStart {
         let Entry { planner, time, schedule } = entry;
         let (time, by) = (time.get(), planner.name());
         Self { time, by, decisions: decisions(inst, schedule), schedule: Some(schedule.clone()) }
+    }
+
+    /// A schedule of the search itself that keeps to the limit.
+    fn searched(inst: &Instance, Lowered { schedule, iteration, .. }: Lowered) -> Self {
+        let decisions = decisions(inst, &schedule);
+        Self { time: iteration.get(), by: Auto.name(), schedule: Some(schedule), decisions }
     }
 
     /// A schedule made for whatever limit and placement: what it decides, in the instance's order, if it can be simulated.
@@ -223,7 +250,7 @@ impl WarmStart {
 }
 
 /// What a schedule decides: which ops are recomputed before which op, and for which runs it prefetches tensors.
-fn decisions(inst: &Instance, schedule: &Schedule) -> Decisions {
+pub(crate) fn decisions(inst: &Instance, schedule: &Schedule) -> Decisions {
     let mut number = vec![NONE; inst.ops.len()];
     for (index, op) in (0u32..).zip(&inst.order) {
         number[op.index()] = index;

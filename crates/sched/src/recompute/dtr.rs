@@ -20,8 +20,18 @@ use crate::recompute::worth::Worth;
 use crate::recompute::{answer, interrupted, least_bytes};
 
 /// See the [module](self).
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Dtr;
+#[derive(Clone, Copy, Debug)]
+pub struct Dtr {
+    /// It gives up when more than so many times the iteration's ops would run.
+    times: usize,
+}
+
+impl Dtr {
+    /// Gives up late: at some limits it is the only rule that finds anything.
+    pub const DEFAULT: Self = Self { times: 100 };
+    /// Gives up where the schedule would be too slow to start from: to find one there takes most of a second for an Inception-v3.
+    pub const BRIEF: Self = Self { times: 4 };
+}
 
 impl Planner for Dtr {
     fn name(&self) -> &'static str {
@@ -37,7 +47,9 @@ impl Planner for Dtr {
         let mut evaluations = 1;
         let mut best: Option<(Nanos, Vec<OpId>)> = None;
         for passing in [false, true] {
-            let Some((sequence, evictions)) = sequence_until(request, passing, observer) else { continue };
+            let Some((sequence, evictions)) = sequence_until(request, passing, self.times, observer) else {
+                continue;
+            };
             evaluations += evictions;
             let time = recompute_time(&request.costs.nanos, &sequence);
             if best.as_ref().is_none_or(|&(least, _)| time < least) {
@@ -56,14 +68,19 @@ impl Planner for Dtr {
 /// are evicted, with the number of evictions; `None` if bytes are missing and nothing is left to evict, or if more than a hundred times
 /// the iteration's ops would run.
 pub fn sequence(request: &Request<'_>, passing: bool) -> Option<(Vec<OpId>, u64)> {
-    sequence_until(request, passing, &Silent)
+    sequence_until(request, passing, Dtr::DEFAULT.times, &Silent)
 }
 
-/// The same; `None` also if the observer interrupts.
-fn sequence_until(request: &Request<'_>, passing: bool, observer: &dyn Observer) -> Option<(Vec<OpId>, u64)> {
+/// The same with another limit than a hundred times; `None` also if the observer interrupts.
+fn sequence_until(
+    request: &Request<'_>,
+    passing: bool,
+    times: usize,
+    observer: &dyn Observer,
+) -> Option<(Vec<OpId>, u64)> {
     let order = Order::new(request.trace, base(request.trace).0).ok()?;
     let mut run = DtrRun::new(request, &order, passing);
-    let most = order.ops().len() * 100;
+    let most = order.ops().len() * times;
     for (place, &op) in order.ops().iter().enumerate() {
         run.place = place as u32;
         run.perform(op, most, observer)?;
