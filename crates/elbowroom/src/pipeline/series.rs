@@ -32,9 +32,10 @@ use super::{AT_ONCE, Method, PlanError, Rounds, Task, goal, no_schedule, request
 
 /// Evaluations of the planner in rounds of level 0. Each level has twice the evaluations of the one before.
 const FIRST: u64 = 5_000;
-/// On traces of more ops than this they are fewer, with the square of the ops: an evaluation takes longer, and so does all else before the first
-/// schedule is packed.
-const TYPICAL: u64 = 4_000;
+/// On traces of more ops than the first of these they are fewer, because an evaluation takes longer, and on traces of more than the second fewer
+/// with the square of the ops, because all else before the first schedule is packed takes longer, too.
+const TYPICAL: u64 = 1_700;
+const LONG: u64 = 4_000;
 /// The highest level.
 const LEVELS: u32 = 24;
 /// Schedules in succession that cannot be packed, after which the level rises nevertheless: a longer packing attempt may succeed.
@@ -444,8 +445,9 @@ impl Track {
 
 /// Evaluations of a round of level 0 for a trace of this many ops.
 fn first(ops: usize) -> u64 {
-    let ops = (ops as u64).max(TYPICAL);
-    (FIRST * TYPICAL / ops * TYPICAL / ops).max(1)
+    let ops = ops as u64;
+    let [typical, long] = [ops.max(TYPICAL), ops.max(LONG)];
+    (FIRST * TYPICAL / typical).min(FIRST * LONG / long * LONG / long).max(1)
 }
 
 /// What the tracks may decide: what the task permits, then less of it.

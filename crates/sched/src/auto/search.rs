@@ -37,8 +37,9 @@ pub(crate) const TYPICAL: usize = 1_000;
 /// Slices of the first cycle and of the longest.
 const FIRST_CYCLE: u64 = 2;
 const LONGEST_CYCLE: u64 = 128;
-/// Slices of the first cycle in which joint walks no longer wait for scouts.
-const PATIENCE: u64 = 32;
+/// Slices of the shortest cycle of joint walks that does not wait for scouts, and the same for a search that goes on, whose starts are better.
+const PATIENCE: u64 = 128;
+const CONTINUED_PATIENCE: u64 = 9;
 /// By how much the first cycles over repeats alone are longer on long traces, where a slice is short and a joint step costs so much that
 /// walks pay off sooner.
 const LONGER: u64 = 4;
@@ -85,8 +86,8 @@ struct ParallelSearch<'a> {
     /// Searchers of windows around the best that the walks have found.
     windows: Vec<WindowSearch<'a>>,
     joints: Vec<JointWalk<'a>>,
-    /// Whether recompute alone may keep to the limit.
-    fits_alone: bool,
+    /// Cycles of fewer slices wait until a scout has found something.
+    patience: u64,
     /// Whether the trace is so long that to repair a schedule that keeps everything takes longer than a whole round.
     long: bool,
     best: Option<(u64, Decisions)>,
@@ -130,7 +131,11 @@ pub(crate) fn search<'a>(
         windows: windows.collect(),
         scouts: if copies { scouts(request, &state, budget.seed) } else { Vec::new() },
         joints: joints.collect(),
-        fits_alone,
+        patience: match continues {
+            _ if fits_alone || inst.ops.len() <= TYPICAL => 0,
+            true => CONTINUED_PATIENCE,
+            false => PATIENCE,
+        },
         long: inst.ops.len() > LONG,
         best: None,
         alone: None,
@@ -325,10 +330,8 @@ impl ParallelSearch<'_> {
     /// Whether joint walks had better wait until a scout has found something: where parameters must leave, what they start from is many times
     /// slower than what scouts find, and on a long trace a joint step costs as much as some hundred moves.
     fn scouts_first(&self, cycle: u64) -> bool {
-        self.slices[0] < SLICE
-            && !self.fits_alone
+        cycle < self.patience
             && !self.scouts.is_empty()
-            && cycle < PATIENCE * JOINT_SHARE
             && self.scouts.iter().all(|scout| !scout.has_schedule())
     }
 
