@@ -179,7 +179,7 @@ impl Smallest<'_> {
             row.limit_bytes = used;
             row.share = used.ratio(comparison.unconstrained);
             let at_used = comparison.task.with_memory(used);
-            (row.lower_bound_ns, row.relaxed_bound_ns) = pipeline::bounds(&at_used);
+            (row.lower_bound_ns, row.relaxed_bound_ns) = pipeline::bounds(&at_used, None);
             row.ratio_to_bound = row.iteration_ns.map(|time| time.ratio(row.lower_bound_ns));
             row.ratio_to_chain_bound = row.iteration_ns.map(|time| chain_ratio(comparison, time, used));
             self.found = Some(row);
@@ -285,7 +285,7 @@ impl Row {
         stop_reason: &'static str,
     ) -> Self {
         let task = comparison.task.with_memory(limit);
-        let (lower_bound_ns, relaxed_bound_ns) = pipeline::bounds(&task);
+        let (lower_bound_ns, relaxed_bound_ns) = pipeline::bounds(&task, None);
         Self {
             planner,
             limit_bytes: limit,

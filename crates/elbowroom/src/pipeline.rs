@@ -585,13 +585,14 @@ pub(crate) const UNLIMITED: Bytes = Bytes(1 << 60);
 /// The highest lower bound on the iteration time at the task's limit that is known: that of [single ops](elbowroom_sim::bound::thorough_bound),
 /// which includes Proposition 3 of Beaumont et al., or the [value of Algorithm 1](relaxed_bound) where there is one.
 pub fn lower_bound(task: &Task) -> Nanos {
-    bounds(task).0
+    bounds(task, None).0
 }
 
-/// The [`lower_bound`] and the [`relaxed_bound`], which takes most of the time and is computed once.
-pub(crate) fn bounds(task: &Task) -> (Nanos, Option<Nanos>) {
+/// The [`lower_bound`] and the [`relaxed_bound`], which takes most of the time and is computed once; with less work after a search of a short
+/// `time`, so that the whole takes little longer.
+pub(crate) fn bounds(task: &Task, time: Option<Duration>) -> (Nanos, Option<Nanos>) {
     let relaxed = relaxed_bound(task);
-    let of_ops = elbowroom_sim::bound::thorough_bound(&request_at_limit(task));
+    let of_ops = elbowroom_sim::bound::thorough_bound(&request_at_limit(task), time);
     (of_ops.max(relaxed.unwrap_or_default()), relaxed)
 }
 

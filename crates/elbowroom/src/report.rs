@@ -122,7 +122,7 @@ impl PlanReport {
         effort: Effort<'_>,
     ) -> Self {
         let unlimited = task.costs.total();
-        let (bound, relaxed) = pipeline::bounds(task);
+        let (bound, relaxed) = pipeline::bounds(task, method.budget.time);
         let (largest_op, largest_op_bytes) = pipeline::largest_op(task);
         let (floor_op, floor_bytes) = pipeline::floor(task);
         Self {

@@ -32,6 +32,7 @@ mod needs;
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use elbowroom_ir::machine::Machine;
 use elbowroom_ir::planning::Request;
@@ -47,6 +48,8 @@ const MAX_TIGHT_OPS: usize = 64;
 /// of a second.
 const QUICK: usize = 200_000;
 const THOROUGH: usize = 1_000_000;
+/// Seconds of a search for which the second is worth its time.
+const WORTH_IT: f64 = 5.0;
 /// Upper bound of the times that are distinguished (36 years).
 const LONGEST: u64 = 1 << 60;
 /// The link's bytes are counted in billionths, so that nothing is lost to rounding.
@@ -58,9 +61,10 @@ pub fn lower_bound(request: &Request<'_>) -> Nanos {
     bound_with(request, QUICK)
 }
 
-/// As [`lower_bound`], and at least that, with more work.
-pub fn thorough_bound(request: &Request<'_>) -> Nanos {
-    bound_with(request, THOROUGH)
+/// As [`lower_bound`], and at least that, with more work; less of it where a search took at most some `time`.
+pub fn thorough_bound(request: &Request<'_>, time: Option<Duration>) -> Nanos {
+    let effort = time.map_or(THOROUGH, |time| (THOROUGH as f64 * time.as_secs_f64() / WORTH_IT) as usize);
+    bound_with(request, effort.clamp(QUICK, THOROUGH))
 }
 
 fn bound_with(request: &Request<'_>, effort: usize) -> Nanos {

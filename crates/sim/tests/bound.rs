@@ -2,6 +2,7 @@
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
+use std::time::Duration;
 
 use arbitrary::Unstructured;
 use arbtest::arbtest;
@@ -128,7 +129,9 @@ fn compare(graphs: u64, most: usize, reorder: bool) -> (usize, usize) {
                 let Some(least) = optimum(&trace, &costs, limit, reorder) else { continue };
                 let bound = lower_bound(&request).get();
                 assert!(bound <= least, "{bound} of {least} at {limit}: {trace:?} {costs:?}");
-                assert!(bound <= thorough_bound(&request).get());
+                let thorough = |time| thorough_bound(&request, time).get();
+                assert!((bound..=least).contains(&thorough(None)), "{bound} to {least} at {limit}");
+                assert_eq!(thorough(Some(Duration::ZERO)), bound, "no time for more");
                 above += usize::from(least > total);
                 equal += usize::from(least > total && bound == least);
             }

@@ -33,10 +33,10 @@ pub(super) struct Closures {
     bytes: u128,
     /// Bytes of all idle tensors.
     idle: u64,
-    /// Its cuts are the choices: the recomputed ops lie on the source's side.
-    network: Network,
-    /// The edges of the network: two for each op, then those of the tensors.
-    edges: Vec<Edge>,
+    /// The edges of a network whose cuts are the choices, each from a node to another: the recomputed ops lie on the source's side.
+    edges: Vec<(usize, usize, Cost)>,
+    /// Its nodes: source, sink, the ops, and some of the tensors.
+    nodes: usize,
 }
 
 /// A tensor that stays unless it is computed again.
@@ -94,10 +94,10 @@ impl Closures {
         }
         let times: Vec<u64> =
             ops.iter().map(|&op| request.costs.nanos.get(op).map_or(0, |time| time.get())).collect();
-        let (network, edges) = network(&times, &tensors);
+        let (nodes, edges) = network(&times, &tensors);
         let time = times.iter().copied().map(u128::from).sum();
         let bytes = tensors.iter().map(|tensor| u128::from(tensor.bytes)).sum();
-        Self { ops, times, tensors, time, bytes, idle, network, edges }
+        Self { ops, times, tensors, time, bytes, idle, edges, nodes }
     }
 
     /// The work of a cut, as the number of edges in a network that has a node for every tensor.
@@ -106,12 +106,13 @@ impl Closures {
         2 * self.ops.len() + self.tensors.len() + readers.sum::<usize>()
     }
 
-    /// The choice whose cost is least, if a nanosecond costs `per_nano` and a byte that stays costs `per_byte`.
-    fn cheapest(&self, fixed: &[(usize, bool)], per_byte: u128, per_nano: u128) -> Choice {
+    /// The choice whose cost is least, if a nanosecond costs `per_nano` and a byte that stays costs `per_byte`. For some ops it may be settled
+    /// whether they run again.
+    fn cheapest(&self, settled: &[Option<bool>], per_byte: u128, per_nano: u128) -> Choice {
         // Capacities add up to less than 2^61, so that an unbounded edge (2^62) and the flow back through it fit 64 bits.
         let again = match u64::try_from(8 * (self.time * per_nano + self.bytes * per_byte)) {
-            Ok(_) => self.cut(fixed, per_byte as u64, per_nano as u64),
-            Err(_) => self.cut(fixed, per_byte, per_nano),
+            Ok(_) => self.cut(settled, per_byte as u64, per_nano as u64),
+            Err(_) => self.cut(settled, per_byte, per_nano),
         };
         let stays = |tensor: &&Kept| {
             let needed = tensor.readers.as_ref().is_none_or(|readers| readers.iter().any(|&op| again[op]));
@@ -125,69 +126,75 @@ impl Closures {
         }
     }
 
-    /// For each op, whether the cheapest choice recomputes it.
-    fn cut<C: Capacity>(&self, fixed: &[(usize, bool)], per_byte: C, per_nano: C) -> Vec<bool> {
-        let mut capacities: Vec<C> =
-            self.edges.iter().map(|edge| edge.capacity(per_byte, per_nano)).collect();
-        for &(op, again) in fixed {
-            capacities[2 * op + usize::from(!again)] = C::UNBOUNDED;
+    /// For each op, whether the cheapest choice recomputes it. Ops for which that is settled are no nodes: they are the source or the sink.
+    fn cut<C: Capacity>(&self, settled: &[Option<bool>], per_byte: C, per_nano: C) -> Vec<bool> {
+        let mut nodes = 2;
+        let mut node = || {
+            nodes += 1;
+            nodes - 1
+        };
+        let mut place = vec![SINK; self.nodes];
+        place[SOURCE] = SOURCE;
+        for (place, settled) in place[2..].iter_mut().zip(settled) {
+            *place = match settled {
+                Some(true) => SOURCE,
+                Some(false) => SINK,
+                None => node(),
+            };
         }
-        self.network.cut(&capacities)[2..2 + self.ops.len()].to_vec()
+        // A tensor stays if any of its readers runs again.
+        for &(reader, tensor, _) in self.edges.iter().filter(|(.., cost)| cost.is_none()) {
+            match (place[reader], place[tensor]) {
+                (SOURCE, _) => place[tensor] = SOURCE,
+                (reader, SINK) if reader != SINK => place[tensor] = node(),
+                _ => {}
+            }
+        }
+        let (mut ends, mut capacities) = (Vec::new(), Vec::new());
+        for &(from, to, cost) in &self.edges {
+            let (from, to) = (place[from], place[to]);
+            if from != SINK && to != SOURCE && (from, to) != (SOURCE, SINK) {
+                ends.push((from, to));
+                capacities.push(cost.map_or(C::UNBOUNDED, |(time, bytes)| {
+                    C::from(time) * per_nano + C::from(bytes) * per_byte
+                }));
+            }
+        }
+        let sources = Network::new(nodes, &ends).cut(&capacities);
+        place[2..2 + self.ops.len()].iter().map(|&place| sources[place]).collect()
     }
 }
 
-/// What an edge costs in a cut.
-#[derive(Clone, Copy)]
-enum Edge {
-    /// A time and bytes that stay.
-    Cost { time: u64, bytes: u64 },
-    /// It is in no cut.
-    Unbounded,
-}
+/// What an edge costs in a cut: a time and bytes that stay. Without it, the edge is in no cut.
+type Cost = Option<(u64, u64)>;
 
-impl Edge {
-    fn capacity<C: Capacity>(self, per_byte: C, per_nano: C) -> C {
-        match self {
-            Self::Cost { time, bytes } => C::from(time) * per_nano + C::from(bytes) * per_byte,
-            Self::Unbounded => C::UNBOUNDED,
-        }
-    }
-}
-
-/// The network whose cuts are choices, and its edges: for each op those from the source and to the sink, then those of tensors.
-fn network(times: &[u64], tensors: &[Kept]) -> (Network, Vec<Edge>) {
-    let cost = |time, bytes| Edge::Cost { time, bytes };
-    let add = |edge: &mut Edge, more: u64| {
-        if let Edge::Cost { bytes, .. } = edge {
-            *bytes += more;
-        }
-    };
+/// The network whose cuts are choices, as the number of its nodes and its edges: for each op those from the source and to the sink, then those of
+/// tensors.
+fn network(times: &[u64], tensors: &[Kept]) -> (usize, Vec<(usize, usize, Cost)>) {
     let node = |op: usize| 2 + op;
-    let mut ends: Vec<(usize, usize)> =
-        (0..times.len()).flat_map(|op| [(SOURCE, node(op)), (node(op), SINK)]).collect();
-    let mut edges: Vec<Edge> = times.iter().flat_map(|&time| [cost(0, 0), cost(time, 0)]).collect();
+    let mut stays = vec![[0, 0]; times.len()];
+    let mut edges: Vec<(usize, usize, Cost)> = Vec::new();
     let mut nodes = 2 + times.len();
     for tensor in tensors {
+        let cost = Some((0, tensor.bytes));
         match (tensor.readers.as_deref(), tensor.maker) {
             // The tensor stays whatever is recomputed.
             (None, None) => {}
-            (None, Some(maker)) => add(&mut edges[2 * maker], tensor.bytes),
-            (Some(&[reader]), None) => add(&mut edges[2 * reader + 1], tensor.bytes),
-            (Some(&[reader]), Some(maker)) => {
-                ends.push((node(reader), node(maker)));
-                edges.push(cost(0, tensor.bytes));
-            }
+            (None, Some(maker)) => stays[maker][0] += tensor.bytes,
+            (Some(&[reader]), None) => stays[reader][1] += tensor.bytes,
+            (Some(&[reader]), Some(maker)) => edges.push((node(reader), node(maker), cost)),
             // With a node of its own a tensor counts once, however many of its readers are recomputed.
             (Some(readers), maker) => {
-                ends.push((nodes, maker.map_or(SINK, node)));
-                edges.push(cost(0, tensor.bytes));
-                ends.extend(readers.iter().map(|&reader| (node(reader), nodes)));
-                edges.extend(readers.iter().map(|_| Edge::Unbounded));
+                edges.push((nodes, maker.map_or(SINK, node), cost));
+                edges.extend(readers.iter().map(|&reader| (node(reader), nodes, None)));
                 nodes += 1;
             }
         }
     }
-    (Network::new(nodes, &ends), edges)
+    let ops = times.iter().zip(stays).enumerate().flat_map(|(op, (&time, [without, with]))| {
+        [(SOURCE, node(op), Some((0, without))), (node(op), SINK, Some((time, with)))]
+    });
+    (nodes, ops.chain(edges).collect())
 }
 
 /// Nanoseconds of ops that run again, and bytes that stay.
@@ -218,7 +225,9 @@ pub(super) struct Frontier<'a> {
 impl<'a> Frontier<'a> {
     /// The frontier of the choices that agree with what is settled.
     pub fn new(closures: &'a Closures, fixed: Vec<(usize, bool)>) -> Self {
-        let (fewest, shortest) = (closures.cheapest(&fixed, 1, 0), closures.cheapest(&fixed, 0, 1));
+        let mut settled = vec![None; closures.ops.len()];
+        fixed.iter().for_each(|&(op, again)| settled[op] = Some(again));
+        let (fewest, shortest) = (closures.cheapest(&settled, 1, 0), closures.cheapest(&settled, 0, 1));
         let mut choices = vec![fewest];
         if choices[0].bytes < shortest.bytes {
             choices.push(shortest);
@@ -249,7 +258,10 @@ impl<'a> Frontier<'a> {
             let known = cost(few).min(cost(many));
             let mut least = known;
             if !few.proved {
-                let found = self.closures.cheapest(&self.fixed, nanos, bytes);
+                // The dearer bytes are, the more ops run again (Gallo, Grigoriadis, Tarjan 1989): only those on which the two differ are open.
+                let both = few.again.iter().zip(&many.again);
+                let settled: Vec<_> = both.map(|(few, many)| (few == many).then_some(*few)).collect();
+                let found = self.closures.cheapest(&settled, nanos, bytes);
                 least = known.min(cost(&found));
                 if least < known && self.choices.len() < MAX_CHOICES {
                     let place = self.choices.partition_point(|choice| choice.bytes <= found.bytes);
