@@ -32,9 +32,9 @@ impl Clock {
         self.time.and_then(|time| self.started.checked_add(time))
     }
 
-    /// The end of the search for a plan that is found at once.
-    pub fn end_of_safe(&self) -> Option<Instant> {
-        self.time.and_then(|time| self.started.checked_add(time / 2))
+    /// The end of the search for a plan that is found at once: after so many quarters of the time.
+    pub fn end_of_safe(&self, quarters: u32) -> Option<Instant> {
+        self.time.and_then(|time| self.started.checked_add(time / 4 * quarters))
     }
 
     /// The share of the remaining time for planning in a round: most first placements fit, but more rounds may follow, each of which

@@ -179,7 +179,8 @@ pub(super) fn at_once(task: &Task, method: &Method<'_>, observer: &dyn Observer)
 
 /// Under a time limit: a plan that is found at once, for a planner that is never slower than its peers but may not come to an end in time. It is
 /// the faster of two with a quick packer, `floor` and `mincut`'s first way (`sublinear` where a trace is too long for that), or where neither
-/// fits the first that a short search of a peer finds in half of the time. A search that the clock ends gives none, so that it is the same for
+/// fits the first that a short search of a peer finds in half of the time. The second may take three quarters: where it takes as long, the trace is
+/// so long that no search gets far in what is left. A search that the clock ends gives none, so that it is the same for
 /// every time limit that suffices, and a record without a plan of its own reproduces it.
 fn safe_plan(task: &Task, method: &Method<'_>, clock: Clock, observer: &dyn Observer) -> Option<Fitted> {
     let peers = method.planner.peers(&task.trace);
@@ -187,17 +188,17 @@ fn safe_plan(task: &Task, method: &Method<'_>, clock: Clock, observer: &dyn Obse
     let floor = named(Floor.name())?;
     let again = named(Mincut::DEFAULT.name()).or_else(|| named(Sublinear.name()));
     let cut = AtomicBool::new(false);
-    let found = |planner, packer: &dyn Packer, evaluations| {
+    let found = |planner, packer: &dyn Packer, evaluations, quarters| {
         let budget = Budget { evaluations: Some(evaluations), time: None, ..method.budget.clone() };
         let quick = Method { planner, packer, budget, rounds: Rounds::AtOnce, placed: Vec::new() };
-        let watch = Until::new(observer, clock.end_of_safe());
+        let watch = Until::new(observer, clock.end_of_safe(quarters));
         let found = if watch.interrupted() { None } else { at_once(task, &quick, &InterruptOnly(&watch)) };
         let whole = !watch.cut() && !observer.interrupted();
         cut.fetch_or(!whole, Ordering::Relaxed);
         found.filter(|_| whole)
     };
-    let copies = || found(floor, &BestFit, 1);
-    let repeats = || again.and_then(|again| found(again, &BestFit, 1));
+    let copies = || found(floor, &BestFit, 1, 2);
+    let repeats = || again.and_then(|again| found(again, &BestFit, 1, 3));
     let both = match method.budget.threads {
         0..=1 => [copies(), repeats()],
         _ => std::thread::scope(|scope| {
@@ -209,7 +210,7 @@ fn safe_plan(task: &Task, method: &Method<'_>, clock: Clock, observer: &dyn Obse
     // With more time the other one might have been faster.
     let reproducible = !cut.load(Ordering::Relaxed);
     let safe = safe.map(|fitted| Fitted { reproducible, ..fitted });
-    let safe = safe.or_else(|| peers.iter().find_map(|&peer| found(peer, method.packer, AT_ONCE)));
+    let safe = safe.or_else(|| peers.iter().find_map(|&peer| found(peer, method.packer, AT_ONCE, 2)));
     safe.map(|fitted| Fitted { stop: StopReason::Time, ..fitted })
 }
 

@@ -182,6 +182,11 @@ impl Instance {
         }
     }
 
+    /// Whether an op may be recomputed in a stage.
+    pub(crate) fn can_repeat(&self, stage: u32, op: u32) -> bool {
+        op < stage && stage <= self.ops[op as usize].latest
+    }
+
     /// When an op starts if nothing is recomputed and nothing waits; behind the last op, the end.
     pub(crate) fn start(&self, op: usize) -> u64 {
         self.ops.iter().take(op).map(|op| op.time).sum()

@@ -8,6 +8,9 @@ use crate::random::Random;
 /// The chance of a change of a whole group where all that can leave persists.
 const GROUPS: f64 = 0.3;
 
+/// So many changes of a state take about as long as its whole evaluation.
+const MANY: usize = 32;
+
 /// One change.
 #[derive(Clone, Copy, Debug)]
 enum Change {
@@ -85,8 +88,13 @@ impl<'a> Editor<'a> {
         }
     }
 
-    /// Makes the state one with these decisions, both ascending, without those that cannot be. Costs as much as they differ.
+    /// Makes the state one with these decisions, both ascending, without those that cannot be. Costs as much as they differ, up to what the whole
+    /// evaluation costs.
     pub(crate) fn jump(&mut self, repeats: &[(u32, u32)], prefetches: &[(u32, u32, u32)]) {
+        if self.differs_much(repeats, prefetches) {
+            self.journal.clear();
+            return self.state.set(repeats, prefetches);
+        }
         for index in (0..self.state.prefetches().len()).rev() {
             let prefetch = self.state.prefetches()[index];
             if prefetches.binary_search(&prefetch).is_err() {
@@ -100,7 +108,7 @@ impl<'a> Editor<'a> {
             }
         }
         for &(stage, op) in repeats {
-            if op < stage && stage <= self.state.inst.ops[op as usize].latest && !self.state.has(stage, op) {
+            if self.state.inst.can_repeat(stage, op) && !self.state.has(stage, op) {
                 self.state.insert(stage, op);
             }
         }
@@ -110,6 +118,16 @@ impl<'a> Editor<'a> {
             }
         }
         self.journal.clear();
+    }
+
+    /// Whether these decisions, both ascending, differ from the state's by more than [`MANY`].
+    fn differs_much(&self, repeats: &[(u32, u32)], prefetches: &[(u32, u32, u32)]) -> bool {
+        let common = |own: usize, others: usize, both: usize| own + others - 2 * both;
+        let state = &self.state;
+        let both = state.repeats().iter().filter(|repeat| repeats.binary_search(repeat).is_ok()).count();
+        let repeats = common(state.repeats().len(), repeats.len(), both);
+        let both = state.prefetches().iter().filter(|own| prefetches.binary_search(own).is_ok()).count();
+        repeats + common(state.prefetches().len(), prefetches.len(), both) > MANY
     }
 
     /// Offloads a tensor before a use.

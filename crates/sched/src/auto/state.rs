@@ -23,7 +23,7 @@ use std::sync::Arc;
 use elbowroom_ir::planning::Request;
 use elbowroom_ir::{Nanos, TensorId};
 
-use super::instance::{Instance, NONE};
+use super::instance::{Instance, NONE, Value};
 
 /// Places whose live memory changes together.
 const STRETCH: usize = 64;
@@ -127,71 +127,128 @@ pub(crate) struct AnnealState<'a> {
     pub excess: i64,
 }
 
+/// When the trace's own sequence makes and uses each tensor.
+fn own_touches(inst: &Instance) -> Vec<Vec<Key>> {
+    let begin = |value: &Value| if value.begins { vec![BEGIN] } else { Vec::new() };
+    let mut touches: Vec<Vec<Key>> = inst.values.iter().map(begin).collect();
+    for (i, op) in (0u32..).zip(&inst.ops) {
+        // A tensor that an op reads and makes anew was never a tensor of this trace.
+        op.outputs.iter().for_each(|&value| touches[value as usize].push(key(i, i) | MADE));
+        op.reads.iter().for_each(|&value| touches[value as usize].push(key(i, i)));
+    }
+    for (touches, _) in touches.iter_mut().zip(&inst.values).filter(|(_, value)| value.ends) {
+        touches.push(END);
+    }
+    touches
+}
+
 impl<'a> AnnealState<'a> {
     /// The trace's own sequence.
     pub(crate) fn new(inst: &'a Instance) -> Self {
         let ops = inst.ops.len();
-        let mut touches: Vec<Vec<Key>> = vec![Vec::new(); inst.values.len()];
-        for (touches, value) in touches.iter_mut().zip(&inst.values) {
-            if value.begins {
-                touches.push(BEGIN);
-            }
-        }
-        for (i, op) in (0u32..).zip(&inst.ops) {
-            for &value in &op.outputs {
-                touches[value as usize].push(key(i, i) | MADE);
-            }
-            for &value in &op.reads {
-                // A tensor that an op reads and makes anew was never a tensor of this trace.
-                touches[value as usize].push(key(i, i));
-            }
-        }
-        for (touches, value) in touches.iter_mut().zip(&inst.values) {
-            if value.ends {
-                touches.push(END);
-            }
-        }
         let mut state = Self {
             inst,
             again: vec![Vec::new(); ops],
-            starts: (0..=ops as u32).collect(),
-            over: vec![-inst.limit; ops + 1],
-            fresh: vec![0; ops + 1],
-            last: touches.iter().map(|touches| last(touches)).collect(),
-            touches,
+            starts: vec![0; ops + 1],
+            over: Vec::new(),
+            fresh: Vec::new(),
+            last: Vec::new(),
+            touches: own_touches(inst),
             repeats: Vec::new(),
             prefetches: Vec::new(),
             copies: None,
             copying: [0; 4],
-            time: inst.total,
+            time: 0,
             excess: 0,
         };
-        for i in 0..ops {
-            state.fresh[i] = state.reserves(i as u32, key(i as u32, i as u32));
-            state.over[i] += state.fresh[i];
+        state.evaluate();
+        state
+    }
+
+    /// Makes it the state with these decisions, both ascending, without those that cannot be. Takes as long as many changes together.
+    pub(crate) fn set(&mut self, repeats: &[(u32, u32)], prefetches: &[(u32, u32, u32)]) {
+        let inst = self.inst;
+        self.again.iter_mut().for_each(Vec::clear);
+        self.repeats.clear();
+        self.touches = own_touches(inst);
+        for &(stage, op) in repeats {
+            let row = &inst.ops[op as usize];
+            if !inst.can_repeat(stage, op) || self.again[stage as usize].last() == Some(&op) {
+                continue;
+            }
+            self.again[stage as usize].push(op);
+            self.repeats.push((stage, op));
+            let at = key(stage, op);
+            row.reads.iter().for_each(|&value| self.touches[value as usize].push(at));
+            row.outputs.iter().for_each(|&value| self.touches[value as usize].push(at | MADE));
         }
-        for v in 0..inst.values.len() {
-            let size = inst.values[v].size;
-            let mut from = None;
-            for at in 0..state.touches[v].len() {
-                let touch = state.touches[v][at];
-                let place = state.place(touch);
-                if !anew(touch)
-                    && let Some(from) = from
-                {
-                    for over in &mut state.over[from + 1..=place as usize] {
-                        *over += size;
+        self.touches.iter_mut().for_each(|touches| touches.sort_unstable());
+        self.prefetches.clear();
+        for &(value, stage, op) in prefetches {
+            if !self.can_prefetch(value, stage, op) {
+                continue;
+            }
+            self.prefetches.push((value, stage, op));
+            let touches = &mut self.touches[value as usize];
+            let index = touches.partition_point(|&touch| touch < key(stage, op));
+            touches[index] |= PREFETCHED;
+            if touches[index - 1] == BEGIN
+                && let [.., _, end] =
+                    self.touches[inst.values[value as usize].becomes as usize].as_mut_slice()
+            {
+                *end |= PREFETCHED;
+            }
+        }
+        self.evaluate();
+    }
+
+    /// Evaluates repeats and touches from nothing.
+    fn evaluate(&mut self) {
+        let inst = self.inst;
+        for (stage, again) in self.again.iter().enumerate() {
+            self.starts[stage + 1] = self.starts[stage] + again.len() as u32 + 1;
+        }
+        self.last = self.touches.iter().map(|touches| last(touches)).collect();
+        let time = |&(_, op): &(u32, u32)| inst.ops[op as usize].time;
+        self.time = inst.total + self.repeats.iter().map(time).sum::<u64>();
+        self.copying = [0; 4];
+        // By how much the live memory is more at each place than at the one before.
+        let mut steps = vec![0; self.places() + 2];
+        for value in 0..inst.values.len() as u32 {
+            let size = inst.values[value as usize].size;
+            let mut add = |(low, high): (usize, usize)| {
+                if low <= high {
+                    steps[low] += size;
+                    steps[high + 1] -= size;
+                }
+            };
+            for index in 1..self.touches[value as usize].len() {
+                let [from, to] = [index - 1, index].map(|index| self.touches[value as usize][index]);
+                if !anew(to) {
+                    add(self.span(from, to));
+                } else if to & PREFETCHED != 0 {
+                    self.copy_spans(value, from, to).into_iter().for_each(&mut add);
+                    if to & !WHAT != END {
+                        self.count_copies(value, from == BEGIN, true);
                     }
                 }
-                from = Some(place as usize);
-            }
-            // What is there when the iteration begins.
-            if inst.values[v].begins && state.touches[v].len() > 1 {
-                state.over[0] += size;
             }
         }
-        state.excess = state.over.iter().map(|&over| state.excess_of(over)).sum();
-        state
+        self.fresh = vec![0; self.places() + 1];
+        for stage in 0..inst.ops.len() as u32 {
+            let first = self.starts[stage as usize] as usize;
+            for rank in 0..=self.again[stage as usize].len() {
+                let op = self.again[stage as usize].get(rank).copied().unwrap_or(stage);
+                self.fresh[first + rank] = self.reserves(op, key(stage, op));
+            }
+        }
+        let mut alive = -inst.limit;
+        let over = steps.iter().zip(&self.fresh).map(|(step, fresh)| {
+            alive += step;
+            alive + fresh
+        });
+        self.over = over.collect();
+        self.excess = self.over.iter().map(|&over| self.excess_of(over)).sum();
     }
 
     fn excess_of(&self, over: i32) -> i64 {
@@ -215,21 +272,34 @@ impl<'a> AnnealState<'a> {
         self.starts[stage as usize] + list.partition_point(|&other| other < op) as u32
     }
 
+    /// The boundaries between two touches, as places.
+    fn span(&self, from: Key, to: Key) -> (usize, usize) {
+        let low = if from == BEGIN { 0 } else { self.place(from) as usize + 1 };
+        (low, self.place(to) as usize)
+    }
+
     /// Makes a tensor alive, or not alive, across the boundaries between two touches.
     fn cover(&mut self, from: Key, to: Key, size: i32) {
-        let low = if from == BEGIN { 0 } else { self.place(from) as usize + 1 };
-        let high = self.place(to) as usize;
-        self.add(low, high, size);
+        let span = self.span(from, to);
+        self.add(span, size);
     }
 
     /// Makes a tensor alive, or not alive, across the boundaries of a gap at which its copies are under way.
     fn cover_copies(&mut self, value: u32, from: Key, to: Key, size: i32) {
-        let Some(copies) = self.copies.clone() else { return };
-        let low = if from == BEGIN { 0 } else { self.place(from) as usize + 1 };
+        for span in self.copy_spans(value, from, to) {
+            self.add(span, size);
+        }
+    }
+
+    /// The boundaries of a gap at which the tensor's copies are under way: those of the copy to the host, and those of the copy back. Of both, the
+    /// low one is above the high one if there are none.
+    fn copy_spans(&self, value: u32, from: Key, to: Key) -> [(usize, usize); 2] {
+        const NOWHERE: (usize, usize) = (1, 0);
+        let Some(copies) = &self.copies else { return [NOWHERE; 2] };
         let first = if from == BEGIN { 0 } else { stage_of(from) as usize + 1 };
         // What leaves for the end of the iteration does not come back in it.
         let leaves = to & !WHAT == END;
-        let high = self.place(if leaves { END } else { to }) as usize;
+        let (low, high) = self.span(from, if leaves { END } else { to });
         let last = if leaves { self.inst.ops.len() } else { stage_of(to) as usize };
         // Stages that begin before the copy to the host has ended, and those that end after the copy back has begun. What begins on the
         // host needs no copy to it.
@@ -240,15 +310,22 @@ impl<'a> AnnealState<'a> {
         let returns = copies.starts[..=last].partition_point(|&start| start <= back).saturating_sub(1);
         let returns = if leaves { last } else { returns };
         if left >= returns {
-            return self.add(low, high, size);
+            return [(low, high), NOWHERE];
         }
         // A stage ends with its own op: repeats before it belong to what comes before for the copy out, to what comes after for the
         // copy back, so that one that is inserted finds itself on the side of the op behind it.
-        if let Some(end) = self.starts[left].checked_sub(1) {
-            self.add(low, end as usize, size);
-        }
-        if !leaves {
-            self.add(low.max(self.starts[returns] as usize), high, size);
+        let out = self.starts[left].checked_sub(1).map_or(NOWHERE, |end| (low, end as usize));
+        let back = if leaves { NOWHERE } else { (low.max(self.starts[returns] as usize), high) };
+        [out, back]
+    }
+
+    /// Counts the copies of a tensor that is prefetched, or no longer counts them.
+    fn count_copies(&mut self, value: u32, from_beginning: bool, prefetched: bool) {
+        let Some(copies) = &self.copies else { return };
+        let sums = if from_beginning { &mut self.copying[2..] } else { &mut self.copying[..2] };
+        for (sum, times) in sums.iter_mut().zip([&copies.out, &copies.back]) {
+            let time = times[value as usize];
+            *sum = if prefetched { *sum + time } else { *sum - time };
         }
     }
 
@@ -260,7 +337,7 @@ impl<'a> AnnealState<'a> {
         }
     }
 
-    fn add(&mut self, low: usize, high: usize, size: i32) {
+    fn add(&mut self, (low, high): (usize, usize), size: i32) {
         if low > high {
             return;
         }
@@ -407,12 +484,8 @@ impl<'a> AnnealState<'a> {
             self.prefetches.swap_remove(index.expect("it was prefetched"));
             self.cover(before, at, size);
         }
-        if let Some(copies) = &self.copies {
-            let sums = if before == BEGIN { &mut self.copying[2..] } else { &mut self.copying[..2] };
-            for (sum, time) in sums.iter_mut().zip([&copies.out, &copies.back]) {
-                let time = time[value as usize];
-                *sum = if prefetched { *sum + time } else { *sum - time };
-            }
+        if self.copies.is_some() {
+            self.count_copies(value, before == BEGIN, prefetched);
             self.cover_copies(value, before, at, if prefetched { size } else { -size });
         } else {
             let change = if prefetched { size } else { -size };

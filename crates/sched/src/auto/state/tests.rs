@@ -7,7 +7,7 @@ use elbowroom_ir::trace::{Persistent, Trace};
 use elbowroom_ir::{Bytes, Nanos};
 
 use super::super::moves::Editor;
-use super::super::sequence::{PolicyDraft, policy};
+use super::super::sequence::{Decisions, PolicyDraft, policy};
 use super::*;
 use crate::lower::{least_live, lower};
 use crate::policy::{Policy, PrefetchRule};
@@ -37,6 +37,16 @@ fn again(state: &AnnealState<'_>) -> Vec<i32> {
     decisions.prefetches.iter().for_each(|&(value, stage, op)| other.set_prefetched(value, stage, op, true));
     assert_eq!((state.time, state.excess, state.copying), (other.time, other.excess, other.copying));
     other.over
+}
+
+/// A state of other decisions that is set to these at once is the same in all but the order of its lists.
+fn set_at_once(state: &AnnealState<'_>, other: &mut AnnealState<'_>) {
+    let Decisions { repeats, prefetches, .. } = state.decisions(PrefetchRule::Eager);
+    other.set(&repeats, &prefetches);
+    assert_eq!(other.decisions(PrefetchRule::Eager), state.decisions(PrefetchRule::Eager));
+    assert_eq!((&other.again, &other.starts, &other.touches), (&state.again, &state.starts, &state.touches));
+    assert_eq!((&other.over, &other.fresh, &other.last), (&state.over, &state.fresh, &state.last));
+    assert_eq!((other.time, other.excess, other.copying), (state.time, state.excess, state.copying));
 }
 
 /// What is idle at a place, from the touches alone.
@@ -76,6 +86,7 @@ fn walk_at_random(trace: &Trace, seed: u64, timed: bool) {
         let starts = (0..=inst.ops.len() as u64).map(|op| op * (op + 1) / 2).collect();
         state.copies = Some(Arc::new(Copies { out: times.clone(), back: times, starts }));
     }
+    let mut other = state.clone();
     let mut random = Random::new(seed);
     let mut draft = PolicyDraft::new(&request);
     for step in 0..80 {
@@ -97,6 +108,9 @@ fn walk_at_random(trace: &Trace, seed: u64, timed: bool) {
         }
         let over = if timed { again(&state) } else { state.over_from_nothing() };
         assert_eq!(state.over(), over, "after step {step}");
+        if step % 4 == 0 {
+            set_at_once(&state, &mut other);
+        }
         assert_eq!(state.excess, over.iter().map(|&over| state.excess_of(over)).sum::<i64>());
         let place = random.below(state.places() + 1);
         let idle: Vec<_> = state.idle_at(place).collect();
