@@ -18,7 +18,7 @@ use super::relief::{Means, relieved};
 use super::search::{can_fit_alone, side_by_side};
 use super::sequence::Decisions;
 use crate::lower::Lowered;
-use crate::policy::{Policy, PrefetchRule};
+use crate::policy::Policy;
 use crate::search::Search;
 
 /// See the [module](self).
@@ -55,8 +55,7 @@ impl Planner for Mincut {
             let offload = way.link.is_some();
             let own = Request { freedom: Freedom { offload, ..request.freedom }, ..*request };
             let repeats = repeats[usize::from(offload)].get_or_init(|| self::repeats(&own, &inst));
-            let recomputed =
-                Decisions { repeats: repeats.clone(), prefetches: Vec::new(), rule: PrefetchRule::Eager };
+            let recomputed = Decisions { repeats: repeats.clone(), ..Decisions::KEEP };
             relieved(request, &inst, &recomputed, way, &|| observer.interrupted())
         };
         let permitted =

@@ -18,7 +18,6 @@ use super::sequence::{Decisions, policy};
 use super::state::{AnnealState, Copies};
 use super::{Auto, Found};
 use crate::lower::{Lowered, lower};
-use crate::policy::PrefetchRule;
 
 /// Tensors tried at a place: most bytes per time first. With copies there are others to choose from.
 const BREADTH: usize = 32;
@@ -28,10 +27,9 @@ const TRIALS: usize = 20_000;
 const TRIALS_WITH_COPIES: usize = 400_000;
 /// A copy counts as this part of its time: it costs nothing as long as the link has time for it.
 const COPYING: u64 = 1_000;
-/// Changes of a state that a relief with copies may try. A ResNet-152 takes up to 35,000, a Llama whose parameters are streamed 60,000; where a
-/// tensor is recomputed from far away, a relief that takes more takes longer than the search, which does as well.
+/// Changes of a state that a relief with a link may try. A ResNet-152 takes up to 35,000; where a tensor is recomputed from far away, a relief that
+/// takes more takes longer than the search, which does as well.
 const CHANGES: usize = 40_000;
-const CHANGES_OF_STREAMS: usize = 80_000;
 /// For how many tensors that leave what another would gain is remembered, and by what factor it may have grown in the meantime: mostly it has
 /// shrunk, since both lower the same excess. A GPT-2 of 714 ops is relieved in a tenth of the time, and as well.
 const REMEMBERED: u64 = 32;
@@ -62,8 +60,8 @@ pub(crate) fn schedule(request: &Request<'_>, inst: &Instance) -> Option<Found> 
     if !request.freedom.recompute || !can_fit_alone(request) {
         return None;
     }
-    let nothing = Decisions { repeats: Vec::new(), prefetches: Vec::new(), rule: PrefetchRule::Eager };
-    let Lowered { iteration, schedule, .. } = relieved(request, inst, &nothing, Means::ALONE, &|| false)?;
+    let Lowered { iteration, schedule, .. } =
+        relieved(request, inst, &Decisions::KEEP, Means::ALONE, &|| false)?;
     Some(Found { time: iteration.get(), schedule, by: Auto.name() })
 }
 
@@ -105,7 +103,7 @@ pub(crate) struct Relief<'a> {
     /// Ways that may still be tried, and changes of the state that these may make together: a way with all that it recomputes in turn may be a
     /// hundred of them.
     trials: usize,
-    changes: usize,
+    pub changes: usize,
     /// Tensors that have left.
     left: u64,
     /// What the ways gained when they were tried last, and how many tensors had left then.
@@ -153,17 +151,14 @@ fn most<T: Ord + Copy>(mut scored: Vec<(f64, T)>, at_most: usize) -> Vec<T> {
 impl<'a> Relief<'a> {
     /// Begins with a state; `prices` are what offloading each tensor costs, if it is allowed.
     pub(crate) fn new(state: AnnealState<'a>, prices: Option<&'a [u64]>) -> Self {
-        let (most, changes) = match prices {
-            Some(_) => (TRIALS_WITH_COPIES, CHANGES_OF_STREAMS),
-            None => (TRIALS, usize::MAX),
-        };
+        let most = if prices.is_some() { TRIALS_WITH_COPIES } else { TRIALS };
         let trials = most * TYPICAL / state.inst.ops.len().max(TYPICAL);
         Self {
             editor: Editor::new(state, 0),
             prices,
             room: [u64::MAX; 4],
             trials,
-            changes,
+            changes: usize::MAX,
             left: 0,
             scores: HashMap::new(),
         }

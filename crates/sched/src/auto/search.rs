@@ -20,7 +20,6 @@ use super::sequence::Decisions;
 use super::state::{AnnealState, Copies};
 use super::warm::{EARLIER, LONG, WarmStart};
 use super::window::WindowSearch;
-use crate::policy::PrefetchRule;
 
 /// Walks, whatever the number of threads.
 const WALKS: usize = 4;
@@ -295,7 +294,7 @@ impl ParallelSearch<'_> {
         if self.joints.is_empty() || self.scouts_first(cycle) {
             return None;
         }
-        let keep = Decisions { repeats: Vec::new(), prefetches: Vec::new(), rule: PrefetchRule::Eager };
+        let keep = Decisions::KEEP;
         for (index, joint) in self.joints.iter_mut().enumerate() {
             if let Some((_, scouted)) = self.scouts.get(index).and_then(AnnealWalk::best_or_fitting) {
                 joint.challenge(&scouted);

@@ -19,6 +19,12 @@ pub(crate) struct Decisions {
     pub rule: PrefetchRule,
 }
 
+impl Decisions {
+    /// Every tensor stays.
+    pub(crate) const KEEP: Self =
+        Self { repeats: Vec::new(), prefetches: Vec::new(), rule: PrefetchRule::Eager };
+}
+
 /// A policy in the making, for searches that judge many: its tables are made once, and its gaps are listed by touch.
 #[derive(Clone, Debug)]
 pub(crate) struct PolicyDraft {

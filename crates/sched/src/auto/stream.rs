@@ -78,6 +78,10 @@ static WAYS: [StreamWay; 8] = [
     way(Begin::EveryUse, 5, None),
 ];
 
+/// Changes of a state that the relief of a way may try. A Llama with Adam takes 60,000; a way that takes more takes longer than the search, and
+/// was never the best.
+const CHANGES: usize = 80_000;
+
 /// Persistent tensors are worth streaming in traces in which they are at least one part of so many of the unconstrained peak, and at limits of
 /// which they are at least one part of so many.
 const OF_PEAK: u64 = 8;
@@ -156,6 +160,7 @@ fn streamed(
         state.copies = Some(Arc::new(Copies::of(request, inst, 1.0)));
     }
     let mut relief = Relief::new(state, Some(&prices));
+    relief.changes = CHANGES;
     if way.within_link {
         relief.room = [inst.total; 4];
     }

@@ -242,7 +242,7 @@ impl WarmStart {
 
     /// The instance's order with every tensor kept, if that fits.
     pub(crate) fn kept(request: &Request<'_>, inst: &Instance) -> Option<Self> {
-        let decisions = Decisions { repeats: Vec::new(), prefetches: Vec::new(), rule: PrefetchRule::Eager };
+        let decisions = Decisions::KEEP;
         let lowered = lower(request, &policy(request, inst, &decisions)).ok()?;
         let by = Keep.name();
         Some(Self { time: lowered.iteration.get(), by, schedule: Some(lowered.schedule), decisions })
