@@ -38,14 +38,15 @@ pub(crate) const LONG: usize = 6_000;
 /// The planners, one for each idea, the quickest first, and for which numbers of ops: on longer traces some of them take longer than the
 /// search, and on shorter ones the search finds at once what the others do. Numbers of ops and not times, so that evaluations reproduce a
 /// search.
-static PLANNERS: [(&dyn Planner, RangeInclusive<usize>); 13] = [
+static PLANNERS: [(&dyn Planner, RangeInclusive<usize>); 14] = [
     (&Sublinear, 0..=usize::MAX),
     (&Mixed, 0..=usize::MAX),
     (&Greedy, 0..=usize::MAX),
     (&DynProg::DEFAULT, 0..=LONG),
     (&Floor, 0..=usize::MAX),
-    (&MINCUTS[0], 0..=LONG),
-    (&MINCUTS[1], 0..=LONG),
+    (&Mincut::ALONE, 0..=LONG),
+    (&Mincut::WITH_LINK, 0..=TAKES_LONG),
+    (&Mincut::WITH_LINK_BRIEFLY, TAKES_LONG + 1..=LONG),
     (&Dtr::BRIEF, 0..=6_000),
     (&BestScore, 0..=4_000),
     (&Rotor::COARSE, 0..=800),
@@ -58,11 +59,9 @@ const RECOMPUTE_ONLY: [&str; 3] = ["sublinear", "dtr", "rotor"];
 /// Those that only offload and take long, which finds nothing good where a link is much too slow. The quick ones always run: they find something
 /// at almost every limit.
 const OFFLOAD_ONLY: [&str; 3] = ["dynprog", "autoswap", "bo-margin"];
-/// What the lower bound recomputes, without a link and with it.
-static MINCUTS: [Mincut; Mincut::EACH.len()] = Mincut::EACH;
 /// Streamed parameters, where these are much of the trace.
 static STREAMS: [Stream; Stream::EACH.len()] = Stream::EACH;
-/// On traces of more ops than this only so many of them: each takes half a second at 4,000 ops.
+/// On traces of more ops than this only so many of them, and fewer ways of `mincut`: each takes long, some half a second at 4,000 ops.
 const TAKES_LONG: usize = 2_000;
 const FEW_STREAMS: usize = 4;
 /// On traces of more ops than this none of them where a limit has become lower: they take longer than the rest of such a search.
