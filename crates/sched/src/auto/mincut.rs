@@ -35,8 +35,7 @@ static WAYS: [Means; 4] = [Means::ALONE, Means::with_link(10), Means::with_link(
 impl Mincut {
     /// All ways.
     pub const DEFAULT: Self = Self { ways: &WAYS };
-    /// Starts for other searches: without copies, with them, and with them in the two ways that are furthest ahead together, for traces on which
-    /// each takes long.
+    /// Starts for other searches: without copies, with copies, and with copies in two ways only, for traces on which each takes long.
     pub(crate) const ALONE: Self = Self { ways: WAYS.split_at(1).0 };
     pub(crate) const WITH_LINK: Self = Self { ways: WAYS.split_at(1).1 };
     pub(crate) const WITH_LINK_BRIEFLY: Self = Self { ways: WAYS.split_at(1).1.split_at(2).0 };

@@ -122,12 +122,13 @@ impl<'a> Editor<'a> {
 
     /// Whether these decisions, both ascending, differ from the state's by more than [`MANY`].
     fn differs_much(&self, repeats: &[(u32, u32)], prefetches: &[(u32, u32, u32)]) -> bool {
-        let common = |own: usize, others: usize, both: usize| own + others - 2 * both;
+        let apart = |own: usize, other: usize, both: usize| own + other - 2 * both;
         let state = &self.state;
-        let both = state.repeats().iter().filter(|repeat| repeats.binary_search(repeat).is_ok()).count();
-        let repeats = common(state.repeats().len(), repeats.len(), both);
-        let both = state.prefetches().iter().filter(|own| prefetches.binary_search(own).is_ok()).count();
-        repeats + common(state.prefetches().len(), prefetches.len(), both) > MANY
+        let same_repeats = state.repeats().iter().filter(|own| repeats.binary_search(own).is_ok()).count();
+        let same_prefetches =
+            state.prefetches().iter().filter(|own| prefetches.binary_search(own).is_ok()).count();
+        let repeats = apart(state.repeats().len(), repeats.len(), same_repeats);
+        repeats + apart(state.prefetches().len(), prefetches.len(), same_prefetches) > MANY
     }
 
     /// Offloads a tensor before a use.

@@ -25,7 +25,7 @@ use elbowroom_ir::{Nanos, TensorId};
 
 use super::instance::{Instance, NONE, Value};
 
-/// Places whose live memory changes together.
+/// Places of which one look tells whether any is over the limit.
 const STRETCH: usize = 64;
 
 /// When something happens: stage and op, and in the last two bits what. The trace's own ops are stage and op alike.
@@ -291,8 +291,8 @@ impl<'a> AnnealState<'a> {
         }
     }
 
-    /// The boundaries of a gap at which the tensor's copies are under way: those of the copy to the host, and those of the copy back. Of both, the
-    /// low one is above the high one if there are none.
+    /// The boundaries of a gap at which the tensor's copies are under way: those of the copy to the host, and those of the copy back. Where there
+    /// are none, the first is above the last.
     fn copy_spans(&self, value: u32, from: Key, to: Key) -> [(usize, usize); 2] {
         const NOWHERE: (usize, usize) = (1, 0);
         let Some(copies) = &self.copies else { return [NOWHERE; 2] };
