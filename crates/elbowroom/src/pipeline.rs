@@ -21,8 +21,10 @@ use elbowroom_sim::cost::Roofline;
 
 mod clock;
 mod derive;
+mod descent;
 mod evaluations;
 mod fit;
+mod live_limit;
 mod origin;
 mod placing;
 mod remembered;
