@@ -93,7 +93,7 @@ fn relaxed(request: &Request<'_>, effort: usize) -> (Vec<(u64, TightOp, Closures
     let mut relaxed: Vec<(u64, TightOp, Closures)> = Vec::new();
     for tight in tight_ops(request, &needs) {
         let closures = Closures::of(request, &needs, tight.op, &tight.idle);
-        let time = tight.shortest(request, &mut Frontier::new(&closures, Vec::new()), total, total);
+        let time = tight.shortest(request, &mut Frontier::of(&closures), total, total);
         left = left.saturating_sub(closures.size());
         relaxed.extend(time.map(|time| (time, tight, closures)));
         if left < effort / 2 {
@@ -120,7 +120,7 @@ pub fn relaxation(request: &Request<'_>) -> Option<Relaxation> {
     let (relaxed, _) = relaxed(request, QUICK / 2);
     let &(time, ref tight, ref closures) = relaxed.first()?;
     let absent = tight.absent(request, time);
-    let mut frontier = Frontier::new(closures, Vec::new());
+    let mut frontier = Frontier::of(closures);
     frontier.time(absent)?;
     let mut again = frontier.again(absent);
     again.sort_unstable();
@@ -235,33 +235,33 @@ impl TightOp {
 
     /// The shortest time, at least `least`, if ops run again as a whole, by branch and bound; less if that takes more than `nodes` nodes. Also
     /// returns their number.
-    fn whole(
+    fn whole<'a>(
         &self,
         request: &Request<'_>,
-        closures: &Closures,
+        closures: &'a Closures,
         total: u64,
         least: u64,
         nodes: usize,
     ) -> (u64, usize) {
         let mut made = 0;
         let mut open = BTreeMap::new();
-        let mut add = |open: &mut BTreeMap<_, _>, fixed, least| {
-            let mut frontier = Frontier::new(closures, fixed);
+        let mut add = |open: &mut BTreeMap<_, _>, mut frontier: Frontier<'a>, least| {
             if let Some(time) = self.shortest(request, &mut frontier, total, least) {
                 open.insert((time, made), frontier);
             }
             made += 1;
             made
         };
-        let mut count = add(&mut open, Vec::new(), least);
+        let mut count = add(&mut open, Frontier::of(closures), least);
         while let Some(((time, _), frontier)) = open.pop_first() {
             let absent = self.absent(request, time);
             let attained = frontier.attained(absent).is_some_and(|extra| total + extra <= time);
             let undecided = frontier.undecided(absent).filter(|_| !attained && count + 2 <= nodes);
             let Some(op) = undecided else { return (time, count) };
             for again in [false, true] {
-                let fixed = frontier.fixed.iter().copied().chain([(op, again)]).collect();
-                count = add(&mut open, fixed, time);
+                let mut settled = frontier.settled.clone();
+                settled[op] = Some(again);
+                count = add(&mut open, Frontier::new(closures, settled), time);
             }
         }
         (least, count)

@@ -32,7 +32,7 @@ impl Clock {
         self.time.and_then(|time| self.started.checked_add(time))
     }
 
-    /// The end of the search for a plan that is found at once: after so many quarters of the time.
+    /// The end of the search for a plan that is found at once, in quarters of the time.
     pub fn end_of_safe(&self, quarters: u32) -> Option<Instant> {
         self.time.and_then(|time| self.started.checked_add(time / 4 * quarters))
     }

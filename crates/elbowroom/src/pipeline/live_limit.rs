@@ -36,7 +36,7 @@ impl LiveLimit {
         self.limit == self.whole
     }
 
-    /// A schedule of this live memory needs so many bytes more than there are.
+    /// A schedule with this peak of live memory exceeded the arena by `excess` bytes when it was packed.
     pub fn exceeds(&mut self, peak: Bytes, excess: Bytes) {
         self.exceeds = self.limit.min(peak);
         if excess < self.align {

@@ -74,11 +74,9 @@ impl Planner for Mincut {
                 if search.optimal() || search.spent().is_some() || hopeless {
                     break;
                 }
-                match lowered {
-                    Some(lowered) => {
-                        search.offer(lowered);
-                    }
-                    None => hopeless = way.link.is_some(),
+                hopeless = way.link.is_some() && lowered.is_none();
+                if let Some(lowered) = lowered {
+                    search.offer(lowered);
                 }
                 search.count();
             }

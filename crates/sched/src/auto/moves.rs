@@ -8,7 +8,7 @@ use crate::random::Random;
 /// The chance of a change of a whole group where all that can leave persists.
 const GROUPS: f64 = 0.3;
 
-/// So many changes of a state take about as long as its whole evaluation.
+/// The number of changes of a state that take about as long as its whole evaluation.
 const MANY: usize = 32;
 
 /// One change.

@@ -309,7 +309,7 @@ mod tests {
     use elbowroom_sim::cost::Roofline;
     use elbowroom_sim::presets;
 
-    use super::super::warm::decisions;
+    use super::super::warm::{EARLIER, WarmStart};
     use super::*;
     use crate::lower::least_live;
     use crate::offload::floor::Floor;
@@ -338,12 +338,12 @@ mod tests {
             let half = request(Bytes(peak.get() / 2));
             let known = planner.schedule(&half, &Budget::evaluations(32), &Silent).best.unwrap();
             let inst = Instance::new(&half, plain.sequence.clone());
-            let decided = decisions(&inst, &known);
+            let decided = WarmStart::known(&half, &inst, &known, EARLIER).unwrap().decisions;
             let request = request(Bytes(live(&known).get() * 98 / 100));
             let inst = Instance::new(&request, plain.sequence.clone());
             let relieved = relieved(&request, &inst, &decided, means, &|| false).expect("it can be relieved");
             assert!(live(&relieved.schedule) <= request.live_limit);
-            let other = decisions(&inst, &relieved.schedule);
+            let other = WarmStart::known(&request, &inst, &relieved.schedule, EARLIER).unwrap().decisions;
             let all = decided.repeats.len() + decided.prefetches.len();
             let both = decided.repeats.iter().filter(|repeat| other.repeats.contains(repeat)).count()
                 + decided.prefetches.iter().filter(|prefetch| other.prefetches.contains(prefetch)).count();

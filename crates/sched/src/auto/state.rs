@@ -127,6 +127,11 @@ pub(crate) struct AnnealState<'a> {
     pub excess: i64,
 }
 
+/// What exceeds the limit at a place with this live memory minus limit, in units of 2 to the power of `shift`.
+fn excess(over: i32, shift: u32) -> i32 {
+    over.max(0).wrapping_add((1 << shift) - 1) >> shift
+}
+
 /// When the trace's own sequence makes and uses each tensor.
 fn own_touches(inst: &Instance) -> Vec<Vec<Key>> {
     let begin = |value: &Value| if value.begins { vec![BEGIN] } else { Vec::new() };
@@ -252,8 +257,7 @@ impl<'a> AnnealState<'a> {
     }
 
     fn excess_of(&self, over: i32) -> i64 {
-        let shift = self.inst.shift;
-        ((over.max(0) + ((1 << shift) - 1)) >> shift) as i64
+        i64::from(excess(over, self.inst.shift))
     }
 
     /// The place of a touch. The beginning counts as place 0: see `cover`.
@@ -341,15 +345,14 @@ impl<'a> AnnealState<'a> {
         if low > high {
             return;
         }
-        let inst = self.inst;
-        let excess = |over: i32| (over.max(0).wrapping_add((1 << inst.shift) - 1)) >> inst.shift;
+        let shift = self.inst.shift;
         // Whichever of before and after is more.
         let more = size.max(0);
         for stretch in self.over[low..=high].chunks_mut(STRETCH) {
             // The sign is set if any place of the stretch is over the limit then: in most stretches none is.
             let over_limit = stretch.iter().fold(0, |sign, over| sign | 0i32.wrapping_sub(over + more)) < 0;
             if over_limit {
-                let change = |over: &i32| excess(over + size).wrapping_sub(excess(*over));
+                let change = |over: &i32| excess(over + size, shift).wrapping_sub(excess(*over, shift));
                 self.excess += i64::from(stretch.iter().map(change).fold(0, i32::wrapping_add));
             }
             stretch.iter_mut().for_each(|over| *over += size);

@@ -61,7 +61,7 @@ const RECOMPUTE_ONLY: [&str; 3] = ["sublinear", "dtr", "rotor"];
 const OFFLOAD_ONLY: [&str; 3] = ["dynprog", "autoswap", "bo-margin"];
 /// Streamed parameters, where these are much of the trace.
 static STREAMS: [Stream; Stream::EACH.len()] = Stream::EACH;
-/// On traces of more ops than this only so many of them, and fewer ways of `mincut`: each takes long, some half a second at 4,000 ops.
+/// Traces of more ops than this get only [`FEW_STREAMS`] of these ways, and fewer of `mincut`: one takes up to half a second at 4,000 ops.
 const TAKES_LONG: usize = 2_000;
 const FEW_STREAMS: usize = 4;
 /// On traces of more ops than this none of them where a limit has become lower: they take longer than the rest of such a search.
@@ -69,9 +69,8 @@ const TAKES_LONG_TO_REPAIR: usize = 1_000;
 /// Evaluations of each: the search does better with the time.
 const EVALUATIONS: u64 = 32;
 
-/// What may leave a known schedule within a lower limit: with all of the link, if there is one, and after fewer changes than from nothing, since
-/// only a few tensors must.
-const REPAIR: Means = Means { link: Some(10), changes: 10_000 };
+/// Changes that may be tried to relieve a known schedule within a lower limit: fewer than from nothing, since only a few tensors must leave.
+const CHANGES_TO_REPAIR: usize = 10_000;
 
 /// A sequence to start from.
 pub(crate) struct WarmStart {
@@ -197,7 +196,11 @@ fn relieved_all(
     budget: &Budget,
     observer: &dyn Observer,
 ) -> Vec<WarmStart> {
-    let means = Means { link: REPAIR.link.filter(|_| request.freedom.offload), ..REPAIR };
+    let means = match request.freedom.offload {
+        true => Means::with_link(10),
+        false => Means::ALONE,
+    };
+    let means = Means { changes: CHANGES_TO_REPAIR, ..means };
     let mut all: Vec<(&Decisions, Option<Lowered>)> =
         known.iter().map(|known| (&known.decisions, None)).collect();
     side_by_side(&mut all, budget.threads, &|_, (decisions, lowered)| {
@@ -249,7 +252,7 @@ impl WarmStart {
 }
 
 /// What a schedule decides: which ops are recomputed before which op, and for which runs it prefetches tensors.
-pub(crate) fn decisions(inst: &Instance, schedule: &Schedule) -> Decisions {
+fn decisions(inst: &Instance, schedule: &Schedule) -> Decisions {
     let mut number = vec![NONE; inst.ops.len()];
     for (index, op) in (0u32..).zip(&inst.order) {
         number[op.index()] = index;

@@ -22,7 +22,7 @@ use crate::recompute::{answer, interrupted, least_bytes};
 /// See the [module](self).
 #[derive(Clone, Copy, Debug)]
 pub struct Dtr {
-    /// It gives up when more than so many times the iteration's ops would run.
+    /// The longest sequence before it gives up, as a multiple of the iteration's number of ops.
     times: usize,
 }
 

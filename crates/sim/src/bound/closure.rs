@@ -106,8 +106,8 @@ impl Closures {
         2 * self.ops.len() + self.tensors.len() + readers.sum::<usize>()
     }
 
-    /// The choice whose cost is least, if a nanosecond costs `per_nano` and a byte that stays costs `per_byte`. For some ops it may be settled
-    /// whether they run again.
+    /// The choice whose cost is least, if a nanosecond costs `per_nano` and a byte that stays costs `per_byte`. Ops that are `settled` are recomputed,
+    /// or not, whatever that costs.
     fn cheapest(&self, settled: &[Option<bool>], per_byte: u128, per_nano: u128) -> Choice {
         // Capacities add up to less than 2^61, so that an unbounded edge (2^62) and the flow back through it fit 64 bits.
         let again = match u64::try_from(8 * (self.time * per_nano + self.bytes * per_byte)) {
@@ -216,23 +216,26 @@ fn price(nanos: u64, bytes: u64) -> (u128, u128) {
 /// The choices that are best at some price, as far as they are known.
 pub(super) struct Frontier<'a> {
     closures: &'a Closures,
-    /// Ops of which it is settled whether they run again.
-    pub fixed: Vec<(usize, bool)>,
+    /// For each op, whether it is recomputed, if that is settled.
+    pub settled: Vec<Option<bool>>,
     /// In order of bytes: from the fewest to those of the shortest time.
     choices: Vec<Choice>,
 }
 
 impl<'a> Frontier<'a> {
+    /// The frontier of all choices.
+    pub fn of(closures: &'a Closures) -> Self {
+        Self::new(closures, vec![None; closures.ops.len()])
+    }
+
     /// The frontier of the choices that agree with what is settled.
-    pub fn new(closures: &'a Closures, fixed: Vec<(usize, bool)>) -> Self {
-        let mut settled = vec![None; closures.ops.len()];
-        fixed.iter().for_each(|&(op, again)| settled[op] = Some(again));
+    pub fn new(closures: &'a Closures, settled: Vec<Option<bool>>) -> Self {
         let (fewest, shortest) = (closures.cheapest(&settled, 1, 0), closures.cheapest(&settled, 0, 1));
         let mut choices = vec![fewest];
         if choices[0].bytes < shortest.bytes {
             choices.push(shortest);
         }
-        Self { closures, fixed, choices }
+        Self { closures, settled, choices }
     }
 
     /// The last choice for which there is room, and the first for which there is none, if `absent` billionths of the bytes of idle tensors must not
@@ -258,7 +261,8 @@ impl<'a> Frontier<'a> {
             let known = cost(few).min(cost(many));
             let mut least = known;
             if !few.proved {
-                // The dearer bytes are, the more ops run again (Gallo, Grigoriadis, Tarjan 1989): only those on which the two differ are open.
+                // Where a byte costs more, at least the same ops are recomputed (Gallo, Grigoriadis, Tarjan 1989): only those on which the two
+                // choices differ are open. A price that rounding moves out from between the two gives a lower bound that is no higher.
                 let both = few.again.iter().zip(&many.again);
                 let settled: Vec<_> = both.map(|(few, many)| (few == many).then_some(*few)).collect();
                 let found = self.closures.cheapest(&settled, nanos, bytes);
