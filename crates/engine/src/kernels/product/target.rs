@@ -1,0 +1,152 @@
+//! Where the result of a product lies, and what it is added to.
+
+#[cfg(target_arch = "x86_64")]
+use crate::kernels::isa::Isa;
+use crate::kernels::parallel::Shared;
+use crate::kernels::tile::MAX_COLUMNS;
+
+/// The initial value to which the product is added.
+#[derive(Clone, Copy)]
+pub enum Initial<'a> {
+    /// Zero: C is written without being read.
+    Zero,
+    /// What C holds.
+    Keep,
+    /// What C holds: the sums of a product of less depth, of whose first part this one is the rest.
+    Continue,
+    /// One number per row of C.
+    Rows(&'a [f32]),
+    /// One number per column of C.
+    Columns(&'a [f32]),
+}
+
+/// Where C lies. Consecutive rows are `row_step` apart; a column is a triple (image, y, x) in row-major order over `size`.
+#[derive(Clone, Copy)]
+pub struct Target {
+    /// The element (0, 0).
+    pub start: Shared<f32>,
+    /// Distance between rows.
+    pub row_step: usize,
+    /// Height and width of an image.
+    pub size: [usize; 2],
+    /// Distance between images, between lines and between neighbours on a line.
+    pub steps: [usize; 3],
+}
+
+impl Target {
+    /// A matrix with contiguous rows.
+    pub fn matrix(start: Shared<f32>, row_step: usize) -> Self {
+        Self { start, row_step, size: [1, usize::MAX], steps: [0, 0, 1] }
+    }
+
+    /// Rows are planes of images: element `(row, image · plane + s)` lies at `image · image_step + row · plane + s`.
+    pub fn planes(start: Shared<f32>, image_step: usize, plane: usize) -> Self {
+        Self { start, row_step: plane, size: [1, plane], steps: [image_step, 0, 1] }
+    }
+
+    /// Cuts columns where a line of an image ends, and returns the number of parts.
+    pub(super) fn spans(&self, first: usize, count: usize, spans: &mut [ColumnSpan; MAX_COLUMNS]) -> usize {
+        let [height, width] = self.size;
+        let (mut at, mut found) = (0, 0);
+        while at < count {
+            let (line, x) = ((first + at) / width, (first + at) % width);
+            let offset = line / height * self.steps[0] + line % height * self.steps[1] + x * self.steps[2];
+            let len = (width - x).min(count - at);
+            spans[found] = ColumnSpan { at, len, offset };
+            found += 1;
+            at += len;
+        }
+        found
+    }
+}
+
+/// Columns on one line of an image.
+#[derive(Clone, Copy, Default)]
+pub(super) struct ColumnSpan {
+    /// The first, counted from the tile's first.
+    pub(super) at: usize,
+    /// How many.
+    pub(super) len: usize,
+    /// Where the first lies.
+    pub(super) offset: usize,
+}
+
+impl ColumnSpan {
+    /// Reads one row of a tile.
+    ///
+    /// # Safety
+    /// As many initialized elements as `sums` has, `step` apart, can be read at `from`.
+    pub(super) unsafe fn load(&self, from: *const f32, step: usize, sums: &mut [f32]) {
+        for (j, sum) in sums.iter_mut().enumerate() {
+            // SAFETY: the caller's promise.
+            *sum = unsafe { *from.add(j * step) };
+        }
+    }
+
+    /// Writes one row of a tile. `base` is what it is added to, cut to begin with this row and span.
+    ///
+    /// # Safety
+    /// As many elements as `sums` has, `step` apart, can be written at `to`, and read if `base` keeps them.
+    #[inline]
+    pub(super) unsafe fn merge(&self, to: *mut f32, step: usize, sums: &[f32], base: Initial<'_>) {
+        if step == 1 {
+            // SAFETY: the caller's promise.
+            let to = unsafe { std::slice::from_raw_parts_mut(to, sums.len()) };
+            match base {
+                Initial::Zero | Initial::Continue => to.copy_from_slice(sums),
+                Initial::Keep => to.iter_mut().zip(sums).for_each(|(c, &sum)| *c += sum),
+                Initial::Rows(bias) => to.iter_mut().zip(sums).for_each(|(c, &sum)| *c = bias[0] + sum),
+                Initial::Columns(bias) => {
+                    to.iter_mut().zip(sums).zip(bias).for_each(|((c, &sum), &bias)| *c = bias + sum);
+                }
+            }
+            return;
+        }
+        #[cfg(target_arch = "x86_64")]
+        if step == 2
+            && !matches!(base, Initial::Rows(_) | Initial::Columns(_))
+            && Isa::detect() == Isa::Avx512
+        {
+            // SAFETY: the caller's promise; the processor has AVX-512.
+            unsafe { merge_every_second(to, sums, matches!(base, Initial::Keep)) };
+            return;
+        }
+        for (j, &sum) in sums.iter().enumerate() {
+            // SAFETY: the caller's promise.
+            unsafe {
+                let to = to.add(j * step);
+                *to = match base {
+                    Initial::Zero | Initial::Continue => sum,
+                    Initial::Keep => *to + sum,
+                    Initial::Rows(bias) => bias[0] + sum,
+                    Initial::Columns(bias) => bias[j] + sum,
+                };
+            }
+        }
+    }
+}
+
+/// Writes numbers to every second place, or adds them to what is there, without touching the places between.
+///
+/// # Safety
+/// As many places as `sums` has, two apart, can be written at `to`, and read if `keep`.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f")]
+unsafe fn merge_every_second(to: *mut f32, sums: &[f32], keep: bool) {
+    use std::arch::x86_64::*;
+    const PLACES: __mmask16 = 0x5555;
+    let twice = _mm512_set_epi32(7, 7, 6, 6, 5, 5, 4, 4, 3, 3, 2, 2, 1, 1, 0, 0);
+    for (eight, sums) in sums.chunks(8).enumerate() {
+        let places = PLACES & (((1u32 << (2 * sums.len())) - 1) as u16);
+        // SAFETY: as many sums as the mask says; places under the mask are the caller's promise.
+        unsafe {
+            let to = to.wrapping_add(16 * eight);
+            let sums = _mm512_maskz_loadu_ps(((1u32 << sums.len()) - 1) as u16, sums.as_ptr());
+            let mut spread = _mm512_permutexvar_ps(twice, sums);
+            if keep {
+                spread = _mm512_add_ps(_mm512_maskz_loadu_ps(places, to), spread);
+            }
+            _mm512_mask_storeu_ps(to, places, spread);
+        }
+    }
+}
