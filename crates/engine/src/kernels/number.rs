@@ -31,13 +31,6 @@ pub trait Number: Element + Default {
     #[cfg(target_arch = "x86_64")]
     unsafe fn four(from: *const Self) -> __m128;
 
-    /// Eight neighbours.
-    ///
-    /// # Safety
-    /// They can be read; the processor has AVX2.
-    #[cfg(target_arch = "x86_64")]
-    unsafe fn eight(from: *const Self) -> __m256;
-
     /// Of eight neighbours those under a mask, and zeros.
     ///
     /// # Safety
@@ -111,14 +104,6 @@ impl Number for f32 {
     }
 
     #[cfg(target_arch = "x86_64")]
-    #[target_feature(enable = "avx2")]
-    #[inline]
-    unsafe fn eight(from: *const Self) -> __m256 {
-        // SAFETY: the caller's promise.
-        unsafe { _mm256_loadu_ps(from) }
-    }
-
-    #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "avx512f,avx512vl")]
     #[inline]
     unsafe fn some_of_eight(mask: u8, from: *const Self) -> __m256 {
@@ -163,15 +148,6 @@ impl Number for Bf16 {
         // SAFETY: the caller's promise.
         let wide = unsafe { _mm_cvtepu16_epi32(_mm_loadl_epi64(from.cast())) };
         _mm_castsi128_ps(_mm_slli_epi32::<16>(wide))
-    }
-
-    #[cfg(target_arch = "x86_64")]
-    #[target_feature(enable = "avx2")]
-    #[inline]
-    unsafe fn eight(from: *const Self) -> __m256 {
-        // SAFETY: the caller's promise.
-        let wide = unsafe { _mm256_cvtepu16_epi32(_mm_loadu_si128(from.cast())) };
-        _mm256_castsi256_ps(_mm256_slli_epi32::<16>(wide))
     }
 
     #[cfg(target_arch = "x86_64")]

@@ -6,9 +6,10 @@ use std::ops::Range;
 use super::bf16;
 #[cfg(target_arch = "x86_64")]
 use super::isa::Isa;
+use super::isa::vectorized;
 use super::number::Number;
 use super::pairs::{self, Pair};
-use super::tile::MAX_COLUMNS;
+use super::tile::{Ahead, MAX_COLUMNS};
 
 /// A matrix of *lines* (rows of A, columns of B), each as long as the shared dimension, the *depth*.
 pub trait Panels: Sync {
@@ -22,6 +23,12 @@ pub trait Panels: Sync {
     /// the first on, and the distance between rows.
     fn unpacked(&self, lines: Range<usize>, depth: Range<usize>) -> Option<(&[f32], usize)> {
         let _ = (lines, depth);
+        None
+    }
+
+    /// Where one of several shares of a panel lies, if that is known before it is packed: `share` is its number and how many there are.
+    fn ahead(&self, lines: Range<usize>, depth: Range<usize>, share: [usize; 2]) -> Option<Ahead> {
+        let _ = (lines, depth, share);
         None
     }
 
@@ -67,6 +74,10 @@ impl<P: Panels> Panels for Rounded<P> {
     fn pack_pairs(&self, lines: Range<usize>, depth: Range<usize>, width: usize, out: &mut [Pair]) {
         self.0.pack_pairs(lines, depth, width, out);
     }
+
+    fn ahead(&self, lines: Range<usize>, depth: Range<usize>, share: [usize; 2]) -> Option<Ahead> {
+        self.0.ahead(lines, depth, share)
+    }
 }
 
 /// A matrix in memory: the element at (line, depth) is `data[line · line_step + depth · depth_step]`.
@@ -90,6 +101,12 @@ impl<T: Number> Panels for Strided<'_, T> {
             transpose(data, self.line_step, count, width, &mut out[..depth.len() * width]);
             return;
         }
+        if let (1, Some(data), Some(copy)) = (self.line_step, T::floats(self.data), row_copy(count))
+            && count == width
+        {
+            let data = data.get(depth.start * self.depth_step + lines.start..).unwrap_or_default();
+            return copy(data, self.depth_step, &mut out[..depth.len() * width]);
+        }
         for (k, row) in depth.zip(out.chunks_exact_mut(width)) {
             let start = k * self.depth_step + lines.start * self.line_step;
             if self.line_step == 1 {
@@ -112,6 +129,21 @@ impl<T: Number> Panels for Strided<'_, T> {
         self.data.get(first..last).and_then(T::floats).map(|panel| (panel, self.depth_step))
     }
 
+    fn ahead(&self, lines: Range<usize>, depth: Range<usize>, [share, shares]: [usize; 2]) -> Option<Ahead> {
+        if lines.is_empty() {
+            return None;
+        }
+        let first = |range: &Range<usize>| range.start + share * range.len() / shares;
+        // A pair of each row, or all pairs of one line.
+        let (line, k, step) = if self.line_step == 1 {
+            (lines.start, first(&depth), self.depth_step * size_of::<T>())
+        } else {
+            (first(&lines), depth.start, Ahead::PAIR)
+        };
+        let start = self.data.as_ptr().wrapping_add(line * self.line_step + k * self.depth_step);
+        Some(Ahead { start: start.cast(), step })
+    }
+
     fn pack_pairs(&self, lines: Range<usize>, depth: Range<usize>, width: usize, out: &mut [Pair]) {
         match T::narrow(self.data) {
             Some(data) if self.depth_step == 1 => {
@@ -127,6 +159,35 @@ impl<T: Number> Panels for Strided<'_, T> {
     }
 }
 
+/// [`copy_rows`] for panels of this width, if many have it: those of B, and those of A, which are cut evenly.
+fn row_copy(width: usize) -> Option<CopyRows> {
+    Some(match width {
+        6 => copy_rows::<6>,
+        8 => copy_rows::<8>,
+        9 => copy_rows::<9>,
+        10 => copy_rows::<10>,
+        11 => copy_rows::<11>,
+        12 => copy_rows::<12>,
+        16 => copy_rows::<16>,
+        32 => copy_rows::<32>,
+        _ => return None,
+    })
+}
+
+type CopyRows = fn(data: &[f32], step: usize, out: &mut [f32]);
+
+/// Fills `out` with rows that are `step` apart, without a call for each.
+fn copy_rows<const WIDTH: usize>(data: &[f32], step: usize, out: &mut [f32]) {
+    vectorized(
+        #[inline(always)]
+        || {
+            for (k, row) in out.chunks_exact_mut(WIDTH).enumerate() {
+                row.copy_from_slice(&data[k * step..][..WIDTH]);
+            }
+        },
+    );
+}
+
 /// Writes `out[k · width + i] = data[i · step + k]` for `i < count`, and zeros for the rest of `width`; `out` says how many `k`.
 pub fn transpose<T: Number>(data: &[T], step: usize, count: usize, width: usize, out: &mut [f32]) {
     let depth = out.len() / width;
@@ -135,29 +196,18 @@ pub fn transpose<T: Number>(data: &[T], step: usize, count: usize, width: usize,
         return;
     }
     assert!(count <= width && data.len() >= (count - 1) * step + depth, "a panel lies within its matrix");
-    let mut done = 0;
-    while done + GROUP <= count {
-        let lines = std::array::from_fn(|i| &data[(done + i) * step..][..depth]);
-        transpose_group(&lines, depth, &mut out[done..], width);
-        done += GROUP;
-    }
-    while done + 4 <= count {
-        let line = |i: usize| &data[(done + i) * step..][..depth];
-        let lines = [line(0), line(1), line(2), line(3)];
-        for (k, row) in out.chunks_exact_mut(width).enumerate() {
-            row[done..done + 4].copy_from_slice(&[
-                lines[0][k].float(),
-                lines[1][k].float(),
-                lines[2][k].float(),
-                lines[3][k].float(),
-            ]);
+    if count < GROUP {
+        for i in 0..count {
+            let line = &data[i * step..][..depth];
+            for (row, &x) in out.chunks_exact_mut(width).zip(line) {
+                row[i] = x.float();
+            }
         }
-        done += 4;
-    }
-    for i in done..count {
-        let line = &data[i * step..][..depth];
-        for (row, &x) in out.chunks_exact_mut(width).zip(line) {
-            row[i] = x.float();
+    } else {
+        // The last group begins where it ends with the last line; what it shares with the one before it is written twice.
+        for first in (0..count).step_by(GROUP).map(|first| first.min(count - GROUP)) {
+            let lines = std::array::from_fn(|i| &data[(first + i) * step..][..depth]);
+            transpose_group(&lines, depth, &mut out[first..], width);
         }
     }
     if count < width {
@@ -217,7 +267,7 @@ pub fn transpose8(rows: [std::arch::x86_64::__m256; 8]) -> [std::arch::x86_64::_
     ]
 }
 
-/// [`transpose_group`] by blocks of 8 × 8 in registers.
+/// [`transpose_group`] by blocks of eight lines and four columns in registers.
 ///
 /// # Safety
 /// Every line has `depth` numbers; `depth` rows of eight floats, `width` apart, can be written at `to`.
@@ -226,33 +276,28 @@ pub fn transpose8(rows: [std::arch::x86_64::__m256; 8]) -> [std::arch::x86_64::_
 unsafe fn transpose_blocks<T: Number>(lines: [*const T; GROUP], depth: usize, to: *mut f32, width: usize) {
     use std::arch::x86_64::*;
     let mut k = 0;
-    while k + 8 <= depth {
-        let block: [__m256; 8] = std::array::from_fn(|i| {
-            // SAFETY: the caller's promise, for columns k .. k + 8.
-            unsafe { T::eight(lines[i].add(k)) }
-        });
-        for (i, row) in transpose8(block).into_iter().enumerate() {
-            // SAFETY: as above.
-            unsafe { _mm256_storeu_ps(to.add((k + i) * width), row) };
-        }
-        k += 8;
-    }
+    let [l0, l1, l2, l3, l4, l5, l6, l7] = lines;
     while k + 4 <= depth {
         // SAFETY: the caller's promise, for columns k .. k + 4.
         unsafe {
-            for half in [0, 4] {
-                let [mut a, mut b, mut c, mut d] = [0, 1, 2, 3].map(|i| T::four(lines[half + i].add(k)));
-                _MM_TRANSPOSE4_PS(&mut a, &mut b, &mut c, &mut d);
-                for (i, row) in [a, b, c, d].into_iter().enumerate() {
-                    _mm_storeu_ps(to.add((k + i) * width + half), row);
-                }
-            }
+            // Lines 0 to 3 in the lower halves, 4 to 7 in the upper ones, so that no later step crosses halves.
+            let two = |low: *const T, high: *const T| {
+                _mm256_insertf128_ps::<1>(_mm256_castps128_ps256(T::four(low.add(k))), T::four(high.add(k)))
+            };
+            let (r0, r1, r2, r3) = (two(l0, l4), two(l1, l5), two(l2, l6), two(l3, l7));
+            let (a0, a1) = (_mm256_unpacklo_ps(r0, r1), _mm256_unpackhi_ps(r0, r1));
+            let (a2, a3) = (_mm256_unpacklo_ps(r2, r3), _mm256_unpackhi_ps(r2, r3));
+            let to = to.add(k * width);
+            _mm256_storeu_ps(to, _mm256_shuffle_ps::<0x44>(a0, a2));
+            _mm256_storeu_ps(to.add(width), _mm256_shuffle_ps::<0xEE>(a0, a2));
+            _mm256_storeu_ps(to.add(2 * width), _mm256_shuffle_ps::<0x44>(a1, a3));
+            _mm256_storeu_ps(to.add(3 * width), _mm256_shuffle_ps::<0xEE>(a1, a3));
         }
         k += 4;
     }
     for k in k..depth {
         for (i, line) in lines.into_iter().enumerate() {
-            // SAFETY: the caller's promise, for column k.
+            // SAFETY: as above, for column k.
             unsafe { *to.add(k * width + i) = (*line.add(k)).float() };
         }
     }
@@ -267,9 +312,14 @@ mod tests {
         let data: Vec<f32> = (0..40 * 37).map(|i| i as f32).collect();
         for (line_step, depth_step) in [(37, 1), (1, 37), (2, 40)] {
             let matrix = Strided { data: &data, line_step, depth_step };
-            for (first, count, width, start, depth) in
-                [(0, 12, 12, 0, 19), (3, 8, 16, 5, 16), (2, 15, 32, 1, 9), (1, 1, 7, 2, 3), (4, 3, 4, 0, 0)]
-            {
+            for (first, count, width, start, depth) in [
+                (0, 12, 12, 0, 19),
+                (2, 32, 32, 3, 8),
+                (3, 8, 16, 5, 16),
+                (2, 15, 32, 1, 9),
+                (1, 1, 7, 2, 3),
+                (4, 3, 4, 0, 0),
+            ] {
                 let mut out = vec![f32::NAN; depth * width];
                 matrix.pack(first..first + count, start..start + depth, width, &mut out);
                 for k in 0..depth {

@@ -215,10 +215,9 @@ unsafe fn product_by<A: Panels, B: Panels>(
                     // SAFETY: every task has its own slot and its own rectangle of C; packed A is only read now.
                     let slot = unsafe { slots.slice(task * slot_len, slot_len) };
                     for at in mine.clone().step_by(tiles.columns) {
-                        let count = tiles.columns.min(mine.end - at);
                         // SAFETY: as above.
                         unsafe {
-                            let part = (at, count, my_panels.clone());
+                            let part = (at..mine.end, my_panels.clone());
                             block.multiply(tiles, packed_start, b, part, slot, initial, target);
                         }
                     }
@@ -317,33 +316,47 @@ impl PackedBlock {
         &self,
         tiles: &Tiles,
         packed: Shared<f32>,
-        b: &B,
-        (at, count, panels): (usize, usize, Range<usize>),
+        operand: &B,
+        (columns, panels): (Range<usize>, Range<usize>),
         slot: &mut [f32],
         initial: Initial<'_>,
         target: Target,
     ) {
-        let column = self.column + at;
+        let count = tiles.columns.min(columns.len());
+        let column = self.column + columns.start;
+        let end = self.column + columns.end;
+        let (lines, next_lines) =
+            (column..column + count, column + count..end.min(column + count + tiles.columns));
         let mut spans = [ColumnSpan::default(); MAX_COLUMNS];
         let span_count = target.spans(column, count, &mut spans);
         let spans = &spans[..span_count];
         let mut sums = [0.0f32; MAX_ROWS * MAX_COLUMNS];
         let adjacent = count == tiles.columns && span_count == 1 && target.steps[2] == 1;
-        for (start, len) in self.parts() {
-            let depth = self.start + start..self.start + start + len;
+        let depth_of = |(start, len): (usize, usize)| self.start + start..self.start + start + len;
+        let mut parts = self.parts().peekable();
+        while let Some((start, len)) = parts.next() {
+            let depth = depth_of((start, len));
+            // What is packed next: another part of these columns, or the first part of the next ones.
+            let (next_lines, next_depth) = match parts.peek() {
+                Some(&part) => (lines.clone(), depth_of(part)),
+                None => (next_lines.clone(), depth_of((0, self.inner.min(self.depth)))),
+            };
             let first_part = depth.start == 0;
             // A panel that only a few tiles read is not worth packing if it can be read where it lies.
             let whole = panels.len() <= FEW && count == tiles.columns && !tiles.takes_pairs;
-            let lines = column..column + count;
-            let b = match b.unpacked(lines.clone(), depth.clone()).filter(|_| whole) {
-                Some((panel, step)) => EvenRows { start: panel.as_ptr(), step },
+            let mut b = match operand.unpacked(lines.clone(), depth.clone()).filter(|_| whole) {
+                Some((panel, step)) => EvenRows::new(panel.as_ptr(), step),
                 None => {
                     let slot = &mut slot[..tiles.panel_rows(len) * tiles.columns];
-                    tiles.pack(b, lines, depth, tiles.columns, slot);
-                    EvenRows { start: slot.as_ptr(), step: tiles.columns }
+                    tiles.pack(operand, lines.clone(), depth, tiles.columns, slot);
+                    EvenRows::new(slot.as_ptr(), tiles.columns)
                 }
             };
-            for panel in panels.clone() {
+            for (at, panel) in panels.clone().enumerate() {
+                if let Some(ahead) = operand.ahead(next_lines.clone(), next_depth.clone(), [at, panels.len()])
+                {
+                    b.ahead = ahead;
+                }
                 let Range { start: first, end } = self.panel(panel);
                 let rows = end - first;
                 let tile = tiles.by_rows[rows - 1];

@@ -30,6 +30,12 @@ pub trait Rows: Copy {
     /// # Safety
     /// There is such a row.
     unsafe fn row(self, k: usize) -> *const f32;
+
+    /// Asks for a part of what is read after the tile; called at every row.
+    #[inline(always)]
+    fn ask_ahead(self, k: usize) {
+        let _ = k;
+    }
 }
 
 /// Rows at equal distances.
@@ -39,6 +45,32 @@ pub struct EvenRows {
     pub start: *const f32,
     /// The distance between neighbours.
     pub step: usize,
+    /// What is read after the tile.
+    pub ahead: Ahead,
+}
+
+/// Memory that is read later, by pairs of cache lines.
+#[derive(Clone, Copy)]
+pub struct Ahead {
+    /// The first pair.
+    pub start: *const u8,
+    /// Bytes between neighbouring pairs.
+    pub step: usize,
+}
+
+impl Ahead {
+    /// Rows of a tile for each pair. Pairs that are asked for all at once wait for each other in the processor's fill buffers.
+    const ROWS: usize = 16;
+    /// Bytes of a pair of lines.
+    pub const PAIR: usize = 128;
+}
+
+impl EvenRows {
+    /// Rows after which nothing is read that is known now.
+    pub fn new(start: *const f32, step: usize) -> Self {
+        // The first row is in cache, so that asking for it costs nothing.
+        Self { start, step, ahead: Ahead { start: start.cast(), step: 0 } }
+    }
 }
 
 impl Rows for EvenRows {
@@ -46,6 +78,17 @@ impl Rows for EvenRows {
     unsafe fn row(self, k: usize) -> *const f32 {
         // SAFETY: the caller's promise.
         unsafe { self.start.add(k * self.step) }
+    }
+
+    #[inline(always)]
+    fn ask_ahead(self, k: usize) {
+        #[cfg(target_arch = "x86_64")]
+        if k.is_multiple_of(Ahead::ROWS) {
+            use std::arch::x86_64::_MM_HINT_T1;
+            let pair = self.ahead.start.wrapping_add(k / Ahead::ROWS * self.ahead.step);
+            prefetch::<_MM_HINT_T1, _>(pair);
+            prefetch::<_MM_HINT_T1, _>(pair.wrapping_add(Ahead::PAIR / 2));
+        }
     }
 }
 
@@ -232,6 +275,7 @@ macro_rules! vector_tile {
                 }
             }
             for at in 0..k {
+                b.ask_ahead(at);
                 // SAFETY: the caller gives `k` rows of each panel.
                 unsafe {
                     let b = b.row(at);
@@ -389,7 +433,7 @@ mod tests {
                         let c = (c.as_mut_ptr(), tiles.columns);
                         match listed {
                             false => {
-                                let b = EvenRows { start: b.as_ptr(), step: tiles.columns };
+                                let b = EvenRows::new(b.as_ptr(), tiles.columns);
                                 tiles.by_rows[rows - 1](k, a.as_ptr(), b, c, merge);
                             }
                             true => {
@@ -427,7 +471,7 @@ mod tests {
             let mut c = vec![f32::NAN; tiles.columns];
             // SAFETY: panels and tile have the required sizes.
             unsafe {
-                let b = EvenRows { start: b.as_ptr().cast(), step: tiles.columns };
+                let b = EvenRows::new(b.as_ptr().cast(), tiles.columns);
                 tiles.by_rows[0](
                     pairs.len(),
                     a.as_ptr().cast(),
