@@ -1,7 +1,7 @@
 //! Operations on known numbers, as exporters use them to compute shapes, scales and masks.
 
 use crate::constant::{Constant, elements};
-use crate::import::Node;
+use crate::node::Node;
 
 /// The result of a node whose inputs are all known, in order and with `None` for those that are left out. `None` if it is no such operation.
 pub fn fold(node: &Node<'_>, inputs: &[Option<Constant>]) -> Option<Constant> {

@@ -14,8 +14,10 @@ mod constant;
 mod error;
 mod fold;
 mod import;
+mod node;
 mod ops;
 mod proto;
+mod selection;
 mod value;
 mod view;
 mod weights;
@@ -153,7 +155,7 @@ impl Model {
     /// # Errors
     /// Those of [`build`](Self::build).
     pub fn resolved(&self, options: &Options) -> Result<Options, OnnxError> {
-        import::resolved(self, options)
+        selection::resolved(self, options)
     }
 
     /// The batch of its first input, if the file fixes it.

@@ -5,7 +5,8 @@ use elbowroom_graph::op::{OpKind, Queries};
 use super::elementwise::{close, is_causal};
 use crate::constant::Constant;
 use crate::error::Refusal;
-use crate::import::{Import, Node};
+use crate::import::Import;
+use crate::node::Node;
 use crate::value::{Pending, Tensor, Value};
 use crate::view::View;
 

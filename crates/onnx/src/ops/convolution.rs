@@ -4,7 +4,8 @@ use elbowroom_graph::Role;
 use elbowroom_graph::op::{Algorithm, Channels, Conv, GroupedConv, OpKind, Window};
 
 use crate::error::Refusal;
-use crate::import::{Import, Node, expect_size};
+use crate::import::{Import, expect_size};
+use crate::node::Node;
 use crate::value::{Tensor, Value};
 use crate::view::View;
 

@@ -5,7 +5,8 @@ use elbowroom_ir::TensorId;
 
 use super::attention;
 use crate::error::Refusal;
-use crate::import::{Import, Node, expect_size};
+use crate::import::{Import, expect_size};
+use crate::node::Node;
 use crate::value::{Pending, Stored, Tensor, Value};
 use crate::view::View;
 

@@ -8,7 +8,8 @@ use elbowroom_graph::{Mode, Shape, Var};
 use super::{attention, dense};
 use crate::constant::Constant;
 use crate::error::Refusal;
-use crate::import::{Import, Node};
+use crate::import::Import;
+use crate::node::Node;
 use crate::value::{Pending, Tensor, Value};
 
 /// Whether two factors are the same up to single precision.

@@ -10,7 +10,8 @@ mod shape;
 
 use crate::constant::Constant;
 use crate::error::Refusal;
-use crate::import::{Import, Node};
+use crate::import::Import;
+use crate::node::Node;
 use crate::value::{Pending, Tensor, Value};
 
 /// The operations that are read, as a refusal of another one lists them.

@@ -5,7 +5,8 @@ use elbowroom_graph::{Mode, Role};
 
 use crate::constant::Constant;
 use crate::error::Refusal;
-use crate::import::{Import, Node};
+use crate::import::Import;
+use crate::node::Node;
 use crate::value::{Tensor, Value};
 
 const EPSILON: f32 = 1e-5;

@@ -4,7 +4,8 @@ use elbowroom_graph::op::{OpKind, Pool, Window};
 
 use super::convolution::{Spatial, extents, size, spatial};
 use crate::error::Refusal;
-use crate::import::{Import, Node};
+use crate::import::Import;
+use crate::node::Node;
 use crate::value::Value;
 use crate::view::View;
 

@@ -4,7 +4,8 @@ use elbowroom_graph::op::{Lookup, OpKind, Places};
 
 use crate::constant::Constant;
 use crate::error::Refusal;
-use crate::import::{AxisPart, Import, Node};
+use crate::import::Import;
+use crate::node::{AxisPart, Node};
 use crate::value::{Stored, Tensor, Value};
 use crate::view::View;
 
