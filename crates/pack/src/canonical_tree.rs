@@ -6,7 +6,8 @@
 //! MiniMalloc (Moffitt 2023) searches the same tree.
 //!
 //! A node is pruned if
-//! - in some section, the unplaced items, scheduled as jobs of one machine with their minimum offsets as release dates, end above the ceiling;
+//! - in some section, the unplaced items, scheduled as jobs of one machine with their minimum offsets as release dates, end above the ceiling:
+//!   only sections whose items or release dates changed since the parent are looked at, first of all the one for which a node was pruned last;
 //! - the minimum offset of an unplaced item is below the last offset, and no unplaced item can raise it above that.
 //!
 //! A child is skipped if another unplaced item fits entirely below it, or if it would lie on an item of the same sections that comes later in
@@ -57,6 +58,9 @@ pub(crate) enum Verdict {
     #[default]
     OutOfNodes,
 }
+
+/// All sections.
+const EVERYWHERE: (u32, u32) = (0, u32::MAX);
 
 /// Nodes between two checks of the clock and the observer.
 pub(crate) const NODES_PER_CHECK: u64 = 256;
@@ -177,9 +181,10 @@ pub(crate) struct TreeSearch<'t, N> {
     /// For each section, the number of unplaced items that are alive on both sides of the boundary before it.
     crossing: Vec<u32>,
     level: Vec<N>,
-    queue: Vec<(N, u32)>,
-    /// Stack of lists of unplaced items, each nearly sorted by release date.
-    lists: Vec<u32>,
+    /// The section for which a node was pruned last.
+    tightest: u32,
+    /// Stack of lists of unplaced items, each nearly sorted by release date: those of the node, or of its parent until it is expanded.
+    lists: Vec<(N, u32)>,
     /// Stack of children to try, the first one on top.
     children: Vec<u32>,
     trail: Vec<Change<N>>,
@@ -206,7 +211,7 @@ impl<'t, N: Number> TreeSearch<'t, N> {
             tops: vec![(N::default(), 0); tree.len()],
             crossing: vec![0; tree.sections + 1],
             level: vec![N::default(); tree.sections],
-            queue: Vec::new(),
+            tightest: 0,
             lists: Vec::new(),
             children: Vec::new(),
             trail: Vec::new(),
@@ -269,28 +274,33 @@ impl<'t, N: Number> TreeSearch<'t, N> {
         (self.area, self.most_area) = (0, 0);
         self.allowed = self.nodes.saturating_add(allowed);
         self.lists.clear();
-        self.lists.extend_from_slice(preference);
+        self.lists.extend(preference.iter().map(|&item| (N::default(), item)));
         let level =
             !tree.aligned && tree.fixed.iter().all(Option::is_none) && tree.spans.iter().all(Vec::is_empty);
-        if tree.len() == 0 { Verdict::Fits } else { self.search_groups(0, (N::default(), 0), level) }
+        if tree.len() == 0 {
+            Verdict::Fits
+        } else {
+            self.search_groups(0, (N::default(), 0), level, EVERYWHERE)
+        }
     }
 
     /// Searches the list on top of the stack, group by group where no unplaced item connects the groups; smaller groups first. Above a `level`
-    /// floor, the items that are alive throughout a group are placed first.
-    fn search_groups(&mut self, from: usize, last: (N, u32), level: bool) -> Verdict {
+    /// floor, the items that are alive throughout a group are placed first. Something was placed within the sections `touched` since the lists
+    /// were made.
+    fn search_groups(&mut self, from: usize, last: (N, u32), level: bool, touched: (u32, u32)) -> Verdict {
         let to = self.lists.len();
         let hull = &self.tree.hull;
         let (lo, hi) = self.hull_of(from, to);
         let mut cuts: Vec<u32> =
             (lo + 1..hi).filter(|&section| self.crossing[section as usize] == 0).collect();
         if cuts.is_empty() {
-            return if level { self.found(from, to, last) } else { self.descend(from, to, last) };
+            return if level { self.found(from, to, last) } else { self.descend(from, to, last, touched) };
         }
         cuts.push(hi);
         let group = |item: u32| cuts.partition_point(|&cut| cut <= hull[item as usize].0);
-        self.lists[from..].sort_by_key(|&item| group(item));
+        self.lists[from..].sort_by_key(|&(_, item)| group(item));
         let mut groups: Vec<(usize, usize)> = self.lists[from..]
-            .chunk_by(|&a, &b| group(a) == group(b))
+            .chunk_by(|&(_, a), &(_, b)| group(a) == group(b))
             .scan(from, |start, members| {
                 *start += members.len();
                 Some((*start - members.len(), *start))
@@ -302,7 +312,8 @@ impl<'t, N: Number> TreeSearch<'t, N> {
         for (start, end) in groups {
             // After new ranks, those of items at the last offset no longer say what was tried there.
             let last = if self.rank_again(start, end) { (last.0, 0) } else { last };
-            let verdict = if level { self.found(start, end, last) } else { self.descend(start, end, last) };
+            let verdict =
+                if level { self.found(start, end, last) } else { self.descend(start, end, last, touched) };
             self.lists.truncate(to);
             if verdict != Verdict::Fits {
                 self.undo_to(mark);
@@ -324,7 +335,7 @@ impl<'t, N: Number> TreeSearch<'t, N> {
         let list = self.lists.len();
         let mark = self.trail.len();
         for at in start..end {
-            let item = self.lists[at];
+            let row @ (_, item) = self.lists[at];
             let i = item as usize;
             // The topmost item may end at its bytes instead of its size, so one that is rounded up is not moved.
             let throughout = tree.hull[i] == whole && N::from_u64(tree.bytes[i] / tree.scale) == tree.size[i];
@@ -335,14 +346,14 @@ impl<'t, N: Number> TreeSearch<'t, N> {
                     return Verdict::DoesNotFit;
                 }
             } else {
-                self.lists.push(item);
+                self.lists.push(row);
             }
         }
         let left = self.lists.len() - list;
         let verdict = match left {
             0 => Verdict::Fits,
-            _ if left == end - start => self.descend(list, list + left, last),
-            _ => self.search_groups(list, last, true),
+            _ if left == end - start => self.descend(list, list + left, last, EVERYWHERE),
+            _ => self.search_groups(list, last, true, EVERYWHERE),
         };
         if verdict != Verdict::Fits {
             self.undo_to(mark);
@@ -358,14 +369,14 @@ impl<'t, N: Number> TreeSearch<'t, N> {
         let tree = self.tree;
         let (lo, hi) = self.hull_of(start, end);
         self.level[lo as usize..hi as usize].fill(N::default());
-        for &item in &self.lists[start..end] {
+        for &(_, item) in &self.lists[start..end] {
             for level in tree.spans_of(item).flat_map(|(lo, hi)| lo..hi) {
                 self.level[level as usize] = self.level[level as usize] + tree.size[item as usize];
             }
         }
         let mut keys: Vec<_> = self.lists[start..end]
             .iter()
-            .map(|&item| {
+            .map(|&(_, item)| {
                 let sections = tree.spans_of(item).flat_map(|(lo, hi)| lo..hi);
                 let total = sections.map(|section| self.level[section as usize]).max().unwrap_or_default();
                 let (area, width) = tree.shape[item as usize];
@@ -384,7 +395,7 @@ impl<'t, N: Number> TreeSearch<'t, N> {
 
     /// First and last section of a list.
     fn hull_of(&self, from: usize, to: usize) -> (u32, u32) {
-        let hulls = self.lists[from..to].iter().map(|&item| self.tree.hull[item as usize]);
+        let hulls = self.lists[from..to].iter().map(|&(_, item)| self.tree.hull[item as usize]);
         hulls.fold((u32::MAX, 0), |(lo, hi), hull| (lo.min(hull.0), hi.max(hull.1)))
     }
 
@@ -408,9 +419,9 @@ impl<'t, N: Number> TreeSearch<'t, N> {
         }
     }
 
-    fn descend(&mut self, start: usize, end: usize, last: (N, u32)) -> Verdict {
+    fn descend(&mut self, start: usize, end: usize, last: (N, u32), touched: (u32, u32)) -> Verdict {
         let from = self.children.len();
-        if !self.expand(start, end, last) {
+        if !self.expand(start, end, last, touched) {
             return Verdict::DoesNotFit;
         }
         while self.children.len() > from
@@ -431,18 +442,18 @@ impl<'t, N: Number> TreeSearch<'t, N> {
             if fits {
                 let list = self.lists.len();
                 for at in start..end {
-                    let other = self.lists[at];
-                    if other != item {
-                        self.lists.push(other);
+                    let row = self.lists[at];
+                    if row.1 != item {
+                        self.lists.push(row);
                     }
                 }
                 let next = (offset, self.state[item as usize].rank + 1);
                 let (lo, hi) = self.tree.hull[item as usize];
                 let whole = self.crossing[lo as usize + 1..hi as usize].iter().all(|&count| count > 0);
                 let verdict = if whole {
-                    self.descend(list, list + end - start - 1, next)
+                    self.descend(list, list + end - start - 1, next, (lo, hi))
                 } else {
-                    self.search_groups(list, next, false)
+                    self.search_groups(list, next, false, (lo, hi))
                 };
                 self.lists.truncate(list);
                 if verdict != Verdict::DoesNotFit {
@@ -485,13 +496,15 @@ impl<'t, N: Number> TreeSearch<'t, N> {
         true
     }
 
-    /// Pushes the children of the current node; false if the node is pruned.
-    fn expand(&mut self, start: usize, end: usize, last: (N, u32)) -> bool {
+    /// Pushes the children of the current node; false if the node is pruned. Since its parent was expanded, something was placed within the
+    /// sections `touched`.
+    fn expand(&mut self, start: usize, end: usize, last: (N, u32), touched: (u32, u32)) -> bool {
         let tree = self.tree;
         let mut lowest_end = N::TOP;
-        let (mut from, mut to) = (u32::MAX, 0);
-        self.queue.clear();
-        for &item in &self.lists[start..end] {
+        // Elsewhere the same items wait with the same release dates as at the parent, which was not pruned.
+        let (mut from, mut to) = touched;
+        for at in start..end {
+            let (before, item) = self.lists[at];
             let item_state = self.state[item as usize];
             let end = item_state.min_offset + item_state.size;
             let passed = (item_state.min_offset, item_state.rank) < last;
@@ -506,41 +519,29 @@ impl<'t, N: Number> TreeSearch<'t, N> {
                 return false;
             }
             lowest_end = lowest_end.min(end);
-            let (lo, hi) = tree.hull[item as usize];
-            from = from.min(lo);
-            to = to.max(hi);
-            self.queue.push((release, item));
+            if release != before {
+                let (lo, hi) = tree.hull[item as usize];
+                (from, to) = (from.min(lo), to.max(hi));
+                self.lists[at].0 = release;
+            }
         }
         // The list was sorted when its parent was expanded, so few items are out of order: insertion sort.
-        for at in 1..self.queue.len() {
-            let row = self.queue[at];
+        for at in start + 1..end {
+            let row = self.lists[at];
             let mut to = at;
-            while to > 0 && self.queue[to - 1].0 > row.0 {
-                self.queue[to] = self.queue[to - 1];
+            while to > start && self.lists[to - 1].0 > row.0 {
+                self.lists[to] = self.lists[to - 1];
                 to -= 1;
             }
-            self.queue[to] = row;
+            self.lists[to] = row;
         }
-        self.level[from as usize..to as usize].fill(N::default());
-        for (slot, &(release, item)) in self.lists[start..end].iter_mut().zip(&self.queue) {
-            *slot = item;
-            let size = self.state[item as usize].size;
-            let mut stack = |(lo, hi): (u32, u32)| {
-                for level in &mut self.level[lo as usize..hi as usize] {
-                    *level = (*level).max(release) + size;
-                }
-            };
-            if tree.spans[item as usize].is_empty() {
-                stack(tree.hull[item as usize]);
-            } else {
-                tree.spans[item as usize].iter().copied().for_each(stack);
-            }
-        }
-        if self.level[from as usize..to as usize].iter().any(|&level| level > self.ceiling) {
+        if self.overfull(start, end, (from, to)) {
             return false;
         }
+        #[cfg(test)]
+        assert!(!self.overfull(start, end, EVERYWHERE), "a section elsewhere is overfull");
         let first = self.children.len();
-        for &(release, item) in &self.queue {
+        for &(release, item) in &self.lists[start..end] {
             if release >= lowest_end {
                 break;
             }
@@ -557,6 +558,52 @@ impl<'t, N: Number> TreeSearch<'t, N> {
             std::cmp::Reverse((state[i as usize].min_offset, state[i as usize].rank))
         });
         true
+    }
+
+    /// Whether in one of some sections the listed items, one on another from their release dates on, end above the ceiling.
+    fn overfull(&mut self, start: usize, end: usize, (from, to): (u32, u32)) -> bool {
+        let tree = self.tree;
+        let rows = &self.lists[start..end];
+        // Neighbours in the tree are mostly pruned for the same section, and one section takes less than all.
+        let tightest = self.tightest;
+        if (from..to).contains(&tightest) {
+            let mut level = N::default();
+            for &(release, item) in rows {
+                let (lo, hi) = tree.hull[item as usize];
+                if lo <= tightest
+                    && tightest < hi
+                    && tree.spans_of(item).any(|(lo, hi)| lo <= tightest && tightest < hi)
+                {
+                    level = level.max(release) + self.state[item as usize].size;
+                }
+            }
+            if level > self.ceiling {
+                return true;
+            }
+        }
+        let to = to.min(tree.sections as u32);
+        self.level[from as usize..to as usize].fill(N::default());
+        for &(release, item) in rows {
+            let size = self.state[item as usize].size;
+            let mut stack = |(lo, hi): (u32, u32)| {
+                let (lo, hi) = (lo.max(from), hi.min(to));
+                if lo < hi {
+                    for level in &mut self.level[lo as usize..hi as usize] {
+                        *level = (*level).max(release) + size;
+                    }
+                }
+            };
+            if tree.spans[item as usize].is_empty() {
+                stack(tree.hull[item as usize]);
+            } else {
+                tree.spans[item as usize].iter().copied().for_each(stack);
+            }
+        }
+        let above = self.level[from as usize..to as usize].iter().position(|&level| level > self.ceiling);
+        if let Some(at) = above {
+            self.tightest = from + at as u32;
+        }
+        above.is_some()
     }
 
     /// The lowest offset that an item can still get after the search has passed its minimum offset; `None` if there is none below the ceiling.
@@ -577,5 +624,49 @@ impl<'t, N: Number> TreeSearch<'t, N> {
             }
         }
         (earliest <= item_state.max_offset).then_some(earliest)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use elbowroom_ir::Bytes;
+    use elbowroom_ir::packing::{Block, Interval, Problem};
+
+    use super::*;
+    use crate::random::Random;
+
+    /// Every node that is expanded asserts that no section is overfull, also where the search did not look.
+    #[test]
+    fn no_overfull_section_is_passed_over() {
+        let mut random = Random::new(11, 0);
+        let (mut fits, mut fails) = (0, 0);
+        for case in 0..2_000 {
+            let blocks = (0..6 + random.below(12)).map(|_| {
+                let start = random.below(24) as u64;
+                let end = start + 1 + random.below(10) as u64;
+                let mut block = Block::new(start, end, Bytes(1 + random.below(9) as u64));
+                // Some blocks are alive twice, and some sizes are rounded up.
+                if random.below(5) == 0 {
+                    let again = end + 1 + random.below(5) as u64;
+                    block.alive.push(Interval::new(again, again + 1 + random.below(5) as u64));
+                }
+                block.align = Bytes(if case % 3 == 0 { 2 } else { 1 });
+                block
+            });
+            let Ok(instance) = Instance::new(&Problem { blocks: blocks.collect(), capacity: None }) else {
+                panic!("no block is fixed")
+            };
+            let order: Vec<u32> = (0..instance.len() as u32).collect();
+            let tree = Tree::<i32>::new(&instance);
+            let mut search = TreeSearch::new(&tree, &|| false);
+            for ceiling in instance.bound..instance.bound + 3 {
+                match search.run(ceiling, &order, None, 3_000) {
+                    Verdict::Fits => fits += 1,
+                    Verdict::DoesNotFit => fails += 1,
+                    Verdict::OutOfNodes => {}
+                }
+            }
+        }
+        assert!(fits > 1_000 && fails > 100, "{fits} fit, {fails} do not");
     }
 }
