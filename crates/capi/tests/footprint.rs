@@ -5,11 +5,14 @@
 //! `ELBOWROOM_TEST_SCALE=4 cargo test --release -p elbowroom-capi --test footprint` runs four times as much of everything.
 
 use std::hint::black_box;
+use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode};
+use std::process::{Child, ChildStdout, Command, ExitCode, Stdio};
 use std::time::Duration;
 
 const PROGRAM: &str = "ELBOWROOM_TEST_PROGRAM";
+/// What a program prints when it has done its work.
+const RESTS: &str = "rests\n";
 
 /// A block whose pages have been written.
 struct Written(*mut u8);
@@ -219,24 +222,51 @@ struct Measured {
     ms: u64,
 }
 
-fn measure(program: &str, preload: Option<&Path>) -> Measured {
-    let mut command = Command::new(std::env::current_exe().expect("this program has a path"));
-    command.env(PROGRAM, program).env_remove("LD_PRELOAD");
-    if let Some(library) = preload {
-        command.env("LD_PRELOAD", library);
-    }
-    let output = command.output().expect("the program starts");
-    let text = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success(), "{program}: {}", String::from_utf8_lossy(&output.stderr));
-    let numbers: Vec<u64> = text.split_whitespace().map(|number| number.parse().expect("a number")).collect();
-    let [peak, end, anonymous, ms] = numbers[..] else { panic!("{program}: {text}") };
-    Measured { peak, end, anonymous, ms }
+/// A program that has done its work and now rests. The next one may run meanwhile.
+struct Resting {
+    program: &'static str,
+    process: Child,
+    output: BufReader<ChildStdout>,
 }
 
-/// The least of several runs of a program that uses little memory, of which the order of its threads is a large part; one run of others.
-fn least(program: &str, preload: Option<&Path>) -> Measured {
+impl Resting {
+    /// Runs a program until it rests.
+    fn run(program: &'static str, preload: Option<&Path>) -> Self {
+        let mut command = Command::new(std::env::current_exe().expect("this program has a path"));
+        command.env(PROGRAM, program).env_remove("LD_PRELOAD").stdout(Stdio::piped());
+        if let Some(library) = preload {
+            command.env("LD_PRELOAD", library);
+        }
+        let mut process = command.spawn().expect("the program starts");
+        let mut output = BufReader::new(process.stdout.take().expect("its output is read"));
+        let mut line = String::new();
+        output.read_line(&mut line).expect("text");
+        assert_eq!(line, RESTS, "{program}");
+        Self { program, process, output }
+    }
+
+    /// What it measures at its end.
+    fn measured(mut self) -> Measured {
+        let mut text = String::new();
+        self.output.read_to_string(&mut text).expect("text");
+        let program = self.program;
+        assert!(self.process.wait().expect("the program ends").success(), "{program}");
+        let numbers: Vec<u64> =
+            text.split_whitespace().map(|number| number.parse().expect("a number")).collect();
+        let [peak, end, anonymous, ms] = numbers[..] else { panic!("{program}: {text}") };
+        Measured { peak, end, anonymous, ms }
+    }
+}
+
+/// Several runs of a program that uses little memory, of which the order of its threads is a large part; one run of others.
+fn runs(program: &'static str, preload: Option<&Path>) -> Vec<Resting> {
     let runs = if SMALL.contains(&program) { 3 } else { 1 };
-    let all: Vec<Measured> = (0..runs).map(|_| measure(program, preload)).collect();
+    (0..runs).map(|_| Resting::run(program, preload)).collect()
+}
+
+/// The least of what several runs measure.
+fn least(runs: Vec<Resting>) -> Measured {
+    let all: Vec<Measured> = runs.into_iter().map(Resting::measured).collect();
     let least = |of: fn(&Measured) -> u64| all.iter().map(of).min().expect("a run");
     Measured {
         peak: least(|run| run.peak),
@@ -251,6 +281,8 @@ fn main() -> ExitCode {
         let (_, program) = PROGRAMS.iter().find(|(n, _)| *n == name).expect("a program of this name");
         program();
         let ms = processor_ms();
+        print!("{RESTS}");
+        std::io::stdout().flush().expect("the output is read");
         // Time to notice that nothing is going on.
         std::thread::sleep(Duration::from_millis(3_500));
         println!("{} {} {} {ms}", status("VmHWM"), status("VmRSS"), status("RssAnon"));
@@ -284,13 +316,23 @@ fn main() -> ExitCode {
         measured
     };
     let mut failed = Vec::new();
-    for (program, _) in PROGRAMS.iter().filter(|(name, _)| name.contains(&filter)) {
-        let glibc = row(program, "glibc", least(program, None));
-        let planned = row(program, "elbowroom", least(program, Some(&ours)));
-        for (name, library) in &others {
-            if let Some(library) = library {
-                row(program, name, measure(program, Some(library)));
-            }
+    // One program runs at a time, while those before it rest.
+    let resting: Vec<_> = PROGRAMS
+        .into_iter()
+        .filter(|(name, _)| name.contains(&filter))
+        .map(|(program, _)| {
+            let [glibc, planned] = [None, Some(&*ours)].map(|library| runs(program, library));
+            let others = others.iter().filter_map(|(name, library)| Some((*name, library.as_deref()?)));
+            let others: Vec<_> =
+                others.map(|(name, library)| (name, Resting::run(program, Some(library)))).collect();
+            (program, glibc, planned, others)
+        })
+        .collect();
+    for (program, glibc, planned, others) in resting {
+        let glibc = row(program, "glibc", least(glibc));
+        let planned = row(program, "elbowroom", least(planned));
+        for (name, other) in others {
+            row(program, name, other.measured());
         }
         // The library's own code, which processes share, and its tables. Programs with large blocks have no such allowance.
         const OWN: u64 = 2_000_000;
@@ -302,12 +344,12 @@ fn main() -> ExitCode {
         const LEFT_BY_SERVERS: u64 = 1_500_000;
         // This program ends in the middle of what may become an iteration, which is recorded.
         const RECORD: u64 = 800_000;
-        let own = match *program {
+        let own = match program {
             "servers" => THREADS,
             small if SMALL.contains(&small) => OWN,
             _ => 0,
         };
-        let left = match *program {
+        let left = match program {
             "servers" => LEFT_BY_SERVERS,
             // The heaps of ended threads with plans keep less than they do without the library.
             "threads" => 0,

@@ -49,14 +49,22 @@ fn judge(packer: &dyn Packer, problem: &Problem, text: &str, optimum: &[Option<u
     }
 }
 
-/// Random files from a seed: returns how many had a proved height that windows make lower than whole blocks would be.
+/// Random files from a seed, on two threads: returns how many had a proved height that windows make lower than whole blocks would be.
 fn fuzz(seed: u64, files: u64) -> u64 {
     let mut random = Random::new(seed);
+    let files: Vec<_> = (0..files).map(|number| (number, table(&mut random, 5, number % 32))).collect();
+    let [first, second] = [0, 1].map(|half| files.iter().skip(half).step_by(2));
+    std::thread::scope(|scope| {
+        let second = scope.spawn(|| proved_lower(second));
+        proved_lower(first) + second.join().unwrap()
+    })
+}
+
+/// As [`fuzz`], of these files.
+fn proved_lower<'a>(files: impl Iterator<Item = &'a (u64, String)>) -> u64 {
     let mut lowered = 0;
-    for number in 0..files {
-        let kinds = number % 32;
-        let text = table(&mut random, 5, kinds);
-        let buffers = match csv::read(&text) {
+    for (number, text) in files {
+        let buffers = match csv::read(text) {
             Ok(buffers) => buffers,
             // A gap with an empty window may leave nothing of a lifetime.
             Err(csv::CsvError::NeverAlive { .. }) => continue,
@@ -65,7 +73,7 @@ fn fuzz(seed: u64, files: u64) -> u64 {
         let mut problem = buffers.problem.clone();
         let optimum = [Rule::Bytes, Rule::Ordered].map(|rule| brute_force(&problem, rule, 40));
         for packer in PACKERS {
-            let proved = judge(*packer, &problem, &text, &optimum, number);
+            let proved = judge(*packer, &problem, text, &optimum, *number);
             if packer.name() == "exact" {
                 // Where the two rules agree, nothing is left open.
                 assert!(proved || optimum[0] != optimum[1], "open:\n{text}");
@@ -98,7 +106,7 @@ fn fuzz(seed: u64, files: u64) -> u64 {
             let fits = capacity >= ordered;
             assert_eq!(found.best.is_some(), fits, "capacity {capacity}: {:?} on\n{text}", found.stop);
             if optimum[0] == optimum[1] || !fits {
-                judge(&Auto, &problem, &text, &optimum, number);
+                judge(&Auto, &problem, text, &optimum, *number);
             }
         }
     }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use elbowroom::ir::search::Silent;
-use elbowroom_reproduce::{Bench, ITEMS, Paper, Row, run};
+use elbowroom_reproduce::{Bench, ITEMS, Item, Paper, Row, Sheet, run};
 
 /// Figures and tables of each paper, as its text numbers them.
 const NUMBERED: [(Paper, &str, u32); 6] = [
@@ -37,12 +37,24 @@ fn stored(row: &Row) -> (String, serde_json::Value) {
     (format!("{} | {}", row.name, row.row), figures)
 }
 
+/// Every item with its sheet. The papers are computed at the same time; sweeps that two figures show are of one paper.
+fn sheets() -> Vec<(&'static Item, Sheet)> {
+    let computed = |items: &'static [Item]| -> Vec<_> {
+        let bench = Bench::quick(&Silent);
+        let sheet = |item: &Item| run(item, &bench).unwrap_or_else(|error| panic!("{}: {error}", item.name));
+        items.iter().map(|item| (item, sheet(item))).collect()
+    };
+    std::thread::scope(|scope| {
+        let papers = ITEMS.chunk_by(|item, next| item.paper == next.paper);
+        let threads: Vec<_> = papers.map(|items| scope.spawn(move || computed(items))).collect();
+        threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
+    })
+}
+
 #[test]
 fn exact_figures_are_those_that_are_stored() {
-    let bench = Bench::quick(&Silent);
     let mut exact = BTreeMap::new();
-    for item in ITEMS {
-        let sheet = run(item, &bench).unwrap_or_else(|error| panic!("{}: {error}", item.name));
+    for (item, sheet) in sheets() {
         assert!(!sheet.rows.is_empty(), "{} is empty", item.name);
         for row in &sheet.rows {
             assert_eq!(row.name, item.name);
