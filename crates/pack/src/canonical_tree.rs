@@ -569,11 +569,7 @@ impl<'t, N: Number> TreeSearch<'t, N> {
         if (from..to).contains(&tightest) {
             let mut level = N::default();
             for &(release, item) in rows {
-                let (lo, hi) = tree.hull[item as usize];
-                if lo <= tightest
-                    && tightest < hi
-                    && tree.spans_of(item).any(|(lo, hi)| lo <= tightest && tightest < hi)
-                {
+                if tree.spans_of(item).any(|(lo, hi)| (lo..hi).contains(&tightest)) {
                     level = level.max(release) + self.state[item as usize].size;
                 }
             }
@@ -585,18 +581,13 @@ impl<'t, N: Number> TreeSearch<'t, N> {
         self.level[from as usize..to as usize].fill(N::default());
         for &(release, item) in rows {
             let size = self.state[item as usize].size;
-            let mut stack = |(lo, hi): (u32, u32)| {
+            for (lo, hi) in tree.spans_of(item) {
                 let (lo, hi) = (lo.max(from), hi.min(to));
                 if lo < hi {
                     for level in &mut self.level[lo as usize..hi as usize] {
                         *level = (*level).max(release) + size;
                     }
                 }
-            };
-            if tree.spans[item as usize].is_empty() {
-                stack(tree.hull[item as usize]);
-            } else {
-                tree.spans[item as usize].iter().copied().for_each(stack);
             }
         }
         let above = self.level[from as usize..to as usize].iter().position(|&level| level > self.ceiling);
