@@ -117,12 +117,16 @@ impl Case<'_> {
             }
             None => (Rounds::Recorded(read), self.budget.clone()),
         };
-        for threads in [1, 3] {
+        let again = |threads| {
             let case = Case { budget: budget.clone(), ..*self };
             let second = case.plan(rounds.clone(), threads).unwrap_or_else(|error| panic!("{what}: {error}"));
             assert_eq!(text(&first), text(&second), "{what}");
             assert_eq!(first.evaluations, second.evaluations, "{what}");
-        }
+        };
+        std::thread::scope(|scope| {
+            scope.spawn(|| again(1));
+            again(3);
+        });
         println!("{what}");
         Some(first.evaluations)
     }
@@ -317,15 +321,7 @@ fn every_planner_records_what_reproduces_its_plan() {
 #[ignore = "needs the shared data"]
 fn plans_of_recorded_iterations_are_reproduced() {
     let data = shared("data");
-    for (file, percent, evaluations) in [
-        ("recorded/unet-6-8000000000.0.json", 30, 1_000),
-        ("recorded/resnet32-56-9000000000.0.json", 30, 1_000),
-        ("recorded/tv_densenet121-84-10000000000.0.json", 30, 1_000),
-        ("graphs/monet_p100/un_11.json", 30, 1_000),
-        ("traces/unet_joint.jsonl.gz", 30, 4_000),
-        ("traces/unet_joint.jsonl.gz", 35, 1_000),
-        ("traces/resnet50_joint.jsonl.gz", 25, 1_000),
-    ] {
+    let reproduced = |&(file, percent, evaluations): &(&str, u64, u64)| {
         let bytes = std::fs::read(data.join(file)).unwrap();
         let imported = import::import(&bytes, file, &import::Options::default()).unwrap();
         let machine = sim::presets::machine("cpu").unwrap();
@@ -340,5 +336,19 @@ fn plans_of_recorded_iterations_are_reproduced() {
         case.reproduce(Rounds::AsNeeded);
         let counted = Case { budget: Budget { seed: 1, ..Budget::evaluations(evaluations) }, ..case };
         assert!(counted.reproduce(Rounds::AsNeeded).is_some(), "{file} at {percent} %");
-    }
+    };
+    let cases = [
+        ("recorded/unet-6-8000000000.0.json", 30, 1_000),
+        ("recorded/resnet32-56-9000000000.0.json", 30, 1_000),
+        ("recorded/tv_densenet121-84-10000000000.0.json", 30, 1_000),
+        ("graphs/monet_p100/un_11.json", 30, 1_000),
+        ("traces/unet_joint.jsonl.gz", 30, 4_000),
+        ("traces/unet_joint.jsonl.gz", 35, 1_000),
+        ("traces/resnet50_joint.jsonl.gz", 25, 1_000),
+    ];
+    let [first, second] = [0, 1].map(|half| cases.iter().skip(half).step_by(2));
+    std::thread::scope(|scope| {
+        scope.spawn(|| second.for_each(reproduced));
+        first.for_each(reproduced);
+    });
 }

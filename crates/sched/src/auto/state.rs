@@ -129,7 +129,7 @@ pub(crate) struct AnnealState<'a> {
 
 /// What exceeds the limit at a place with this live memory minus limit, in units of 2 to the power of `shift`.
 fn excess(over: i32, shift: u32) -> i32 {
-    over.max(0).wrapping_add((1 << shift) - 1) >> shift
+    over.max(0).wrapping_add(1i32.wrapping_shl(shift).wrapping_sub(1)).wrapping_shr(shift)
 }
 
 /// When the trace's own sequence makes and uses each tensor.
@@ -341,6 +341,8 @@ impl<'a> AnnealState<'a> {
         }
     }
 
+    /// Lets `size` more be alive at the places from `low` to `high`. Live memory is a 31-bit number, so no sum wraps; where each is checked, as in
+    /// tests, these loops take several times as long.
     fn add(&mut self, (low, high): (usize, usize), size: i32) {
         if low > high {
             return;
@@ -350,12 +352,14 @@ impl<'a> AnnealState<'a> {
         let more = size.max(0);
         for stretch in self.over[low..=high].chunks_mut(STRETCH) {
             // The sign is set if any place of the stretch is over the limit then: in most stretches none is.
-            let over_limit = stretch.iter().fold(0, |sign, over| sign | 0i32.wrapping_sub(over + more)) < 0;
+            let over_limit =
+                stretch.iter().fold(0, |sign, over| sign | 0i32.wrapping_sub(over.wrapping_add(more))) < 0;
             if over_limit {
-                let change = |over: &i32| excess(over + size, shift).wrapping_sub(excess(*over, shift));
+                let change =
+                    |over: &i32| excess(over.wrapping_add(size), shift).wrapping_sub(excess(*over, shift));
                 self.excess += i64::from(stretch.iter().map(change).fold(0, i32::wrapping_add));
             }
-            stretch.iter_mut().for_each(|over| *over += size);
+            stretch.iter_mut().for_each(|over| *over = over.wrapping_add(size));
         }
     }
 
