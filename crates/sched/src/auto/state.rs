@@ -127,7 +127,8 @@ pub(crate) struct AnnealState<'a> {
     pub excess: i64,
 }
 
-/// What exceeds the limit at a place with this live memory minus limit, in units of 2 to the power of `shift`.
+/// What exceeds the limit at a place with this live memory minus limit, in units of 2 to the power of `shift`. Nothing wraps: [`AnnealState::add`]
+/// says why nothing is checked either.
 fn excess(over: i32, shift: u32) -> i32 {
     over.max(0).wrapping_add(1i32.wrapping_shl(shift).wrapping_sub(1)).wrapping_shr(shift)
 }
