@@ -55,6 +55,7 @@ mod large_neighbourhood;
 #[cfg(feature = "highs")]
 mod mip;
 mod order_keys;
+mod outwards;
 mod overlap;
 mod partial_placement;
 mod pool;

@@ -13,6 +13,7 @@
 //! otherwise be met one by one in every scan.
 
 use crate::instance::{Instance, Span};
+use crate::outwards::{Leaving, Matching};
 
 /// Which hole an item is placed in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -207,6 +208,36 @@ impl<'a> PartialPlacement<'a> {
             top = end;
         }
         best.map_or_else(|| placed.align_up(top), |(_, start)| start)
+    }
+
+    /// Places an item where its neighbours leave when it does, to the right or to the left; above all others if there is no hole below the
+    /// goal. Returns its offset.
+    pub(crate) fn place_matching(&mut self, item: usize, matching: &Matching, right: bool, goal: u64) -> u64 {
+        let placed = &self.instance.items[item];
+        let hull = placed.hull;
+        let leaving = |lo: u32, hi: u32| if right { Leaving::from(hi) } else { -Leaving::from(lo) };
+        let own = (placed, leaving(hull.lo, hull.hi));
+        let (mut top, mut below) = (0u64, None);
+        let (mut least, mut best) = (f64::INFINITY, None);
+        let mut look = |start: u64, end: u64, neighbours: [Option<Leaving>; 2]| {
+            if let Some((cost, offset)) = matching.seat(own, (start, end), || neighbours, goal, least) {
+                (least, best) = (cost, Some(offset));
+            }
+        };
+        for &Row { offset, end, item: other, lo, hi, .. } in self.near(hull).iter().flatten() {
+            let apart = hi <= hull.lo || hull.hi <= lo || end <= top;
+            if apart || (self.instance.any_gaps && !self.instance.conflict(item, other as usize)) {
+                continue;
+            }
+            if offset > top {
+                look(top, offset, [below, Some(leaving(lo, hi))]);
+            }
+            (top, below) = (end, Some(leaving(lo, hi)));
+        }
+        look(top, u64::MAX, [below, None]);
+        let offset = best.unwrap_or_else(|| placed.align_up(top));
+        self.insert(item, offset);
+        offset
     }
 
     /// Places an item at its highest free offset below a ceiling. Returns the offset, or `None` if there is none.

@@ -15,9 +15,11 @@ use crate::best_fit::{best_fit, longest_first};
 use crate::ejection_chain::eject_above;
 use crate::greedy::{conflict_order, size_order};
 use crate::hottest_first;
+use crate::improver::MOST_ITEMS;
 use crate::instance::{Instance, Span};
 use crate::large_neighbourhood::{excess, repack, window_around};
 use crate::order_keys::{peak_live, random_lifetime};
+use crate::outwards::{self, MOST_SHIFTED, Outwards};
 use crate::overlap::OverlapIndex;
 use crate::partial_placement::{Fit, PartialPlacement, order_by, place_in_order_while};
 use crate::random::Random;
@@ -38,7 +40,7 @@ pub(crate) const GREEDY: [(Order, Fit); 4] = [
 ];
 
 /// How a move places all items in its order.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Construction {
     /// Sekiyama's best-fit.
     BestFit,
@@ -50,6 +52,8 @@ pub(crate) enum Construction {
     },
     /// A greedy packer; the result is kept even if more items end above the goal.
     Greedy(Fit),
+    /// Outwards from the peak.
+    Outwards(Outwards),
 }
 
 /// Further initial orders.
@@ -90,6 +94,11 @@ enum Start {
     BestFit,
     FirstFit(u64),
 }
+
+/// Components with more items are also placed outwards from the peak: first for so many moves, then in one of so many.
+const FEWEST_OUTWARDS: usize = MOST_ITEMS + 1;
+const FIRST_OUTWARDS: usize = 16;
+const OUTWARDS_PERIOD: usize = 4;
 
 /// Moves with the order by live memory before other initial orders are tried.
 const FIRST_MOVES: usize = 16;
@@ -269,6 +278,8 @@ pub(crate) enum Move {
         /// Its random choices.
         random: Random,
     },
+    /// Places all items outwards from the peak, each where it begins.
+    Sweep(Outwards),
     /// Places all items, those of the fullest sections first.
     Hottest {
         /// What each level may cost.
@@ -303,6 +314,17 @@ const CHAIN_STEPS: u32 = 400;
 impl SqueakyWheel {
     /// The move of a number, counted from the start of this search.
     pub(crate) fn next(&self, instance: &Instance, goal: u64, number: usize, mut random: Random) -> Move {
+        if instance.len() >= FEWEST_OUTWARDS
+            && (number < FIRST_OUTWARDS || number % OUTWARDS_PERIOD == OUTWARDS_PERIOD - 1)
+        {
+            let outwards = Outwards::draw(instance, &mut random);
+            if instance.len() <= MOST_SHIFTED {
+                return Move::Construct(outwards.order(instance), Construction::Outwards(outwards));
+            }
+            if outwards::can_sweep(instance) {
+                return Move::Sweep(outwards);
+            }
+        }
         let long = instance.len() > LONG;
         let start = if long {
             number.checked_sub(63).filter(|since| since % 64 == 0).map(|since| since / 64)
@@ -404,18 +426,19 @@ impl SqueakyWheel {
         match one {
             Move::Construct(order, Construction::BestFit) => Change::Full(best_fit(instance, order)),
             Move::Construct(order, Construction::FirstFit { short }) => {
-                let mut left = self.cost;
-                let mut placement = PartialPlacement::new(instance, Fit::First);
-                let mut place = |item: &u32| {
-                    let at = *item as usize;
-                    let item = &instance.items[at];
-                    let top = if item.lifetime <= *short { placement.place_below(at, goal) } else { None };
-                    let offset = top.unwrap_or_else(|| placement.place(at));
-                    left -= excess(offset + item.bytes, goal);
-                    left >= 0.0 && !interrupted()
-                };
-                let mut free = order.iter().filter(|&&i| instance.items[i as usize].fixed.is_none());
-                whole(free.all(&mut place).then(|| placement.into_offsets()))
+                whole(self.placed_while_cheap(instance, goal, order, &interrupted, |placement, at| {
+                    let short = instance.items[at].lifetime <= *short;
+                    let top = if short { placement.place_below(at, goal) } else { None };
+                    top.unwrap_or_else(|| placement.place(at))
+                }))
+            }
+            Move::Construct(order, Construction::Outwards(outwards)) => {
+                whole(self.placed_while_cheap(instance, goal, order, &interrupted, |placement, at| {
+                    outwards.place(placement, instance, at, goal)
+                }))
+            }
+            Move::Sweep(outwards) => {
+                whole(outwards::sweep(instance, outwards, goal, self.cost, &interrupted))
             }
             Move::Construct(order, Construction::Greedy(fit)) => {
                 whole(place_in_order_while(instance, order.iter().copied(), *fit, |_, _| !interrupted()))
@@ -442,6 +465,26 @@ impl SqueakyWheel {
                 (0..ATTEMPTS).find_map(&mut attempt).map_or(Change::None, Change::Partial)
             }
         }
+    }
+
+    /// Offsets of all items, placed in an order while their excess is no higher than that of the best placement.
+    fn placed_while_cheap(
+        &self,
+        instance: &Instance,
+        goal: u64,
+        order: &[u32],
+        interrupted: &dyn Fn() -> bool,
+        mut place: impl FnMut(&mut PartialPlacement<'_>, usize) -> u64,
+    ) -> Option<Vec<u64>> {
+        let mut left = self.cost;
+        let mut placement = PartialPlacement::new(instance, Fit::First);
+        let mut free = order.iter().filter(|&&item| instance.items[item as usize].fixed.is_none());
+        let all = free.all(|&item| {
+            let offset = place(&mut placement, item as usize);
+            left -= excess(offset + instance.items[item as usize].bytes, goal);
+            left >= 0.0 && !interrupted()
+        });
+        all.then(|| placement.into_offsets())
     }
 
     /// Evaluates the moves of a batch, with at most `threads` threads. The result ends before the first move that was stopped.
