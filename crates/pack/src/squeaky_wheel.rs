@@ -3,7 +3,8 @@
 //! An order is handed to a constructive packer (best-fit or first-fit). Items that end above the goal move towards the front of the next order.
 //! The first orders are those that do well on training traces: by size, by lifetime, and by the most live memory of any section in which
 //! an item is alive, so that the peak is packed first. The last key works best: once the peak is settled, only a few items of the next
-//! fullest sections end above the goal, and a construction that makes them do so is recognized early and abandoned.
+//! fullest sections end above the goal, and a construction that makes them do so is recognized early and abandoned. Of more items than a tree
+//! search takes, [`crate::outwards`] settles the peak better than any order; it comes first there, and again between all other moves.
 //!
 //! Later moves improve the best placement only where items end above the goal: [`crate::large_neighbourhood`] packs a window of time again, and
 //! [`crate::ejection_chain`] lets items displace each other.
@@ -314,16 +315,10 @@ const CHAIN_STEPS: u32 = 400;
 impl SqueakyWheel {
     /// The move of a number, counted from the start of this search.
     pub(crate) fn next(&self, instance: &Instance, goal: u64, number: usize, mut random: Random) -> Move {
-        if instance.len() >= FEWEST_OUTWARDS
-            && (number < FIRST_OUTWARDS || number % OUTWARDS_PERIOD == OUTWARDS_PERIOD - 1)
-        {
-            let outwards = Outwards::draw(instance, &mut random);
-            if instance.len() <= MOST_SHIFTED {
-                return Move::Construct(outwards.order(instance), Construction::Outwards(outwards));
-            }
-            if outwards::can_sweep(instance) {
-                return Move::Sweep(outwards);
-            }
+        let outwards = instance.len() >= FEWEST_OUTWARDS
+            && (instance.len() <= MOST_SHIFTED || outwards::can_sweep(instance));
+        if outwards && number < FIRST_OUTWARDS {
+            return Self::next_outwards(instance, &mut random);
         }
         let long = instance.len() > LONG;
         let start = if long {
@@ -332,7 +327,7 @@ impl SqueakyWheel {
             number.checked_sub(FIRST_MOVES).filter(|since| since % 2 == 0).map(|since| since / 2)
         };
         let mut quick = STARTS.iter().filter(|(_, start)| matches!(start, Start::BestFit));
-        if long && let Some(&(order, _)) = quick.nth(number) {
+        if long && let Some(&(order, _)) = quick.nth(number - if outwards { FIRST_OUTWARDS } else { 0 }) {
             return Move::Construct(order(instance), Construction::BestFit);
         }
         if let Some(&(order, fit)) = start.and_then(|start| GREEDY.get(start)) {
@@ -347,6 +342,9 @@ impl SqueakyWheel {
                 }
             };
             return Move::Construct(order(instance), construction);
+        }
+        if outwards && number % OUTWARDS_PERIOD == OUTWARDS_PERIOD - 1 {
+            return Self::next_outwards(instance, &mut random);
         }
         if !long && number < 2 {
             return Move::Construct(by_live(instance), Construction::FirstFit { short: 2 * number as u64 });
@@ -384,6 +382,15 @@ impl SqueakyWheel {
             _ => {}
         }
         self.next_local(instance, goal, number, random)
+    }
+
+    /// A move that places all items outwards from the peak.
+    fn next_outwards(instance: &Instance, random: &mut Random) -> Move {
+        let outwards = Outwards::draw(instance, random);
+        if instance.len() > MOST_SHIFTED {
+            return Move::Sweep(outwards);
+        }
+        Move::Construct(outwards.order(instance), Construction::Outwards(outwards))
     }
 
     /// A move that changes a few items.
