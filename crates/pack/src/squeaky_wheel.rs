@@ -96,12 +96,13 @@ enum Start {
     FirstFit(u64),
 }
 
-/// Components with more items are also placed outwards from the peak: first for so many moves, then in one of so many.
+/// Components with at least so many items are also placed outwards from the peak: from this of the first moves on, on long components from the
+/// first one on, and later in one of so many.
 const FEWEST_OUTWARDS: usize = MOST_ITEMS + 1;
-const FIRST_OUTWARDS: usize = 16;
+const FIRST_OUTWARDS: usize = 8;
 const OUTWARDS_PERIOD: usize = 4;
 
-/// Moves with the order by live memory before other initial orders are tried.
+/// Moves with the order by live memory, and outwards from the peak, before other initial orders are tried.
 const FIRST_MOVES: usize = 16;
 
 /// Above this many items, all best-fit orders are tried first, and later constructions are rare: one takes as long as hundreds of windows.
@@ -317,17 +318,18 @@ impl SqueakyWheel {
     pub(crate) fn next(&self, instance: &Instance, goal: u64, number: usize, mut random: Random) -> Move {
         let outwards = instance.len() >= FEWEST_OUTWARDS
             && (instance.len() <= MOST_SHIFTED || outwards::can_sweep(instance));
-        if outwards && number < FIRST_OUTWARDS {
+        let long = instance.len() > LONG;
+        let first = if long { 0 } else { FIRST_OUTWARDS };
+        if outwards && (first..FIRST_MOVES).contains(&number) {
             return Self::next_outwards(instance, &mut random);
         }
-        let long = instance.len() > LONG;
         let start = if long {
             number.checked_sub(63).filter(|since| since % 64 == 0).map(|since| since / 64)
         } else {
             number.checked_sub(FIRST_MOVES).filter(|since| since % 2 == 0).map(|since| since / 2)
         };
         let mut quick = STARTS.iter().filter(|(_, start)| matches!(start, Start::BestFit));
-        if long && let Some(&(order, _)) = quick.nth(number - if outwards { FIRST_OUTWARDS } else { 0 }) {
+        if long && let Some(&(order, _)) = quick.nth(number - if outwards { FIRST_MOVES } else { 0 }) {
             return Move::Construct(order(instance), Construction::BestFit);
         }
         if let Some(&(order, fit)) = start.and_then(|start| GREEDY.get(start)) {
@@ -343,7 +345,7 @@ impl SqueakyWheel {
             };
             return Move::Construct(order(instance), construction);
         }
-        if outwards && number % OUTWARDS_PERIOD == OUTWARDS_PERIOD - 1 {
+        if outwards && number >= FIRST_MOVES && number % OUTWARDS_PERIOD == OUTWARDS_PERIOD - 1 {
             return Self::next_outwards(instance, &mut random);
         }
         if !long && number < 2 {
