@@ -1,41 +1,40 @@
 //! Places the items that are alive at the peak in one stack, and all others outwards from it, to both sides.
 //!
 //! ```text
-//! offset ▲      ┌──────┐                 The stack (═) has no holes. Away from it items leave, and what begins there finds holes. Where
-//!   goal ┤   ╔══╧══╗───┴──┐  to the      neighbours in the stack leave one after the other, their holes are one hole. So an item is placed
-//!        │ ╔═╧═════╧══╗───┴─┐ right →    next to one that leaves shortly after it.
-//!        │ ╚══════════╝─────┘
-//!        └──────┼──────────────▶
-//!             peak
+//! offset ▲
+//!   goal ┤  ━━━━━━━━━━━━━━                The stack (━) has no holes at the peak. Its upper items are freed first, so that the free bytes
+//!        │      ━━━━━━━━━━━━━━            on the right side are one hole, below the goal. Its lower items begin last, so that those on the
+//!        │          ━━━━━━━━━━━━━━        left side are one hole too, above the floor. The other items (not drawn) are placed in these.
+//!        └────────────┴──────────────▶
+//!                   peak
 //! ```
 //!
-//! The stack has two orders that serve one side each: by ends to the right, by starts to the left. In a training these nearly agree, because
-//! what begins first is needed last; [`Outwards::draw`] mixes them. What is right of the peak and what is left of it do not meet.
+//! A new item divides its hole least if its neighbour is freed shortly after it: then the two are again one hole later. The stack has two such
+//! orders, by ends for the right side and by starts for the left side. In a training they nearly agree, because the first tensors are needed
+//! last; [`Outwards::draw`] mixes them. Items on the right side conflict with none on the left side.
 
 use crate::instance::{Instance, Item};
 use crate::large_neighbourhood::excess;
 use crate::partial_placement::PartialPlacement;
 use crate::random::Random;
 
-/// Of more items, those that begin first are always placed first: what is alive at the front of a [`sweep`] is known without a search.
-pub(crate) const MOST_SHIFTED: usize = 10_000;
-
 /// Which hole an item takes, and which end of it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Matching {
-    /// What a section costs by which an item stays longer than its neighbour, where one by which it leaves earlier costs 1.
+    /// The cost of each section by which an item outlives its neighbour. A section by which the neighbour outlives the item costs 1.
     outlives: f64,
-    /// What the floor and the goal cost as neighbours, and the most that any neighbour costs that stays longer.
+    /// The cost of the floor or the goal as a neighbour, and the highest cost of a neighbour that outlives the item.
     wall: f64,
-    /// What free bytes around the item cost, as a share of the goal.
+    /// The cost of the bytes that stay free in the hole if they are as many as the goal.
     slack: f64,
 }
 
-/// Where an item ends up away from the peak: ascending in the direction of a sweep.
-pub(crate) type Leaving = i64;
+/// When an item is freed, counted away from the peak.
+pub(crate) type FreedAt = i64;
 
 impl Matching {
-    fn neighbour(&self, own: Leaving, other: Option<Leaving>) -> f64 {
+    /// The cost of a neighbour, or of the floor or the goal.
+    fn neighbour(&self, own: FreedAt, other: Option<FreedAt>) -> f64 {
         match other.map(|other| (other - own) as f64) {
             None => self.wall,
             Some(later) if later >= 0.0 => later.min(self.wall),
@@ -48,9 +47,9 @@ impl Matching {
     #[inline]
     pub(crate) fn seat(
         &self,
-        (item, own): (&Item, Leaving),
+        (item, own): (&Item, FreedAt),
         (start, end): (u64, u64),
-        neighbours: impl FnOnce() -> [Option<Leaving>; 2],
+        neighbours: impl FnOnce() -> [Option<FreedAt>; 2],
         goal: u64,
         least: f64,
     ) -> Option<(f64, u64)> {
@@ -79,12 +78,12 @@ impl Matching {
     }
 }
 
-/// How the stack at the peak is sorted, from below.
+/// How the stack at the peak is sorted, in ascending offsets.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Stack {
-    /// By the sum of start and end, with this weight of the start, from -1 to 1 around equal ones; latest first.
+    /// By a weighted sum of start and end, latest first: 1 is by start alone, 0 has equal weights, -1 is by end alone.
     Sum(f64),
-    /// By how much of the lifetime lies before the peak; the largest share last.
+    /// By the share of the lifetime that lies before the peak, smallest first.
     Share,
 }
 
@@ -94,7 +93,7 @@ pub(crate) struct Outwards {
     /// A section with the most live memory.
     peak: u32,
     stack: Stack,
-    /// By how much of the longest lifetime an item comes earlier for each doubling of its size.
+    /// By how many sections an item comes earlier in the order for each doubling of its size. A [`sweep`] shifts no item.
     shift: f64,
     /// Whether of those that begin together the longest comes first, or the largest.
     longest_first: bool,
@@ -108,8 +107,9 @@ impl Outwards {
         let peaks: Vec<u32> =
             (0..instance.sections() as u32).filter(|&at| instance.live[at as usize] == most).collect();
         let mut pick = |values: &[f64]| values[random.below(values.len())];
-        let shift = pick(&[0.0, 0.002, 0.004, 0.008, 0.016, 0.03]);
-        let longest = longest(instance);
+        let longest = instance.items.iter().map(|item| item.hull.hi - item.hull.lo).max().unwrap_or(1);
+        let longest = f64::from(longest);
+        let shift = longest * pick(&[0.0, 0.002, 0.004, 0.008, 0.016, 0.03]);
         let matching = Matching {
             outlives: pick(&[0.5, 1.0, 2.0, 4.0]),
             wall: longest * pick(&[0.3, 1.0]),
@@ -125,7 +125,7 @@ impl Outwards {
         Self {
             peak: peaks[random.below(peaks.len())],
             stack,
-            shift: if instance.len() > MOST_SHIFTED { 0.0 } else { shift },
+            shift,
             longest_first: random.below(2) == 0,
             matching,
         }
@@ -137,7 +137,7 @@ impl Outwards {
 
     /// All items: the stack, then the others by their distance from it.
     pub(crate) fn order(&self, instance: &Instance) -> Vec<u32> {
-        let (longest, peak) = (longest(instance), f64::from(self.peak));
+        let peak = f64::from(self.peak);
         let key = |item: &Item| {
             let (start, end) = (f64::from(item.hull.lo), f64::from(item.hull.hi));
             if self.at_peak(item) {
@@ -150,7 +150,7 @@ impl Outwards {
             let distance = if start > peak { start - peak } else { peak + 1.0 - end };
             let size = item.size as f64;
             let second = if self.longest_first { end - start } else { size };
-            (true, distance - self.shift * longest * size.log2(), -second)
+            (true, distance - self.shift * size.log2(), -second)
         };
         let mut keys: Vec<_> = instance.items.iter().map(key).zip(0..).collect();
         keys.sort_by(|(a, _), (b, _)| a.0.cmp(&b.0).then(a.1.total_cmp(&b.1)).then(a.2.total_cmp(&b.2)));
@@ -174,18 +174,13 @@ impl Outwards {
     }
 }
 
-/// The longest hull of any item, in sections.
-fn longest(instance: &Instance) -> f64 {
-    f64::from(instance.items.iter().map(|item| item.hull.hi - item.hull.lo).max().unwrap_or(1))
-}
-
-/// Whether items can be placed by a [`sweep`].
+/// Whether a [`sweep`] can place the items: none is fixed or has gaps.
 pub(crate) fn can_sweep(instance: &Instance) -> bool {
     !instance.any_fixed && !instance.any_gaps
 }
 
-/// Offsets of all items, each placed where it begins. Costs the number of holes for each item. `None` if their excess above the goal exceeds
-/// `left`, or if it is to `stop`.
+/// Offsets of all items, placed in order of their starts to the right and of their ends to the left. For each item it looks at the holes where
+/// the item begins, not at all items placed. `None` if the excess above the goal exceeds `left`, or if it is to `stop`.
 pub(crate) fn sweep(
     instance: &Instance,
     outwards: &Outwards,
@@ -225,20 +220,20 @@ struct Hole {
     above: Option<u32>,
 }
 
-/// The items alive where a sweep is, as a list in order of their offsets, and the holes between them.
+/// The items alive at the section that a sweep has reached, as a list in order of their offsets, and the holes between them.
 struct Front<'a> {
     instance: &'a Instance,
     right: bool,
     goal: u64,
-    /// Sections from the first one that the sweep could see.
+    /// That section, counted in the direction of the sweep.
     now: u32,
     /// Ascending; the last one has no end.
     holes: Vec<Hole>,
-    /// For each item that is alive, the next ones.
+    /// For each item that is alive, its neighbours in the list.
     below: Vec<Option<u32>>,
     above: Vec<Option<u32>>,
-    /// For each section, the items that leave there.
-    leaving: Vec<Vec<u32>>,
+    /// For each section, the placed items that are freed there.
+    freed: Vec<Vec<u32>>,
 }
 
 impl<'a> Front<'a> {
@@ -258,7 +253,7 @@ impl<'a> Front<'a> {
             holes: vec![Hole { start: 0, end: u64::MAX, below: None, above: None }],
             below: vec![None; instance.len()],
             above: vec![None; instance.len()],
-            leaving: vec![Vec::new(); sections + 1],
+            freed: vec![Vec::new(); sections + 1],
         };
         for &item in stack {
             front.insert(item, front.holes.len() - 1, offsets[item as usize]);
@@ -266,13 +261,14 @@ impl<'a> Front<'a> {
         front
     }
 
-    /// When an item begins and leaves in the direction of the sweep.
+    /// The sections at which an item begins and is freed, counted in the direction of the sweep.
     fn lifetime(&self, item: u32) -> [u32; 2] {
         let hull = self.instance.items[item as usize].hull;
         let sections = self.instance.sections() as u32;
         if self.right { [hull.lo, hull.hi] } else { [sections - hull.hi, sections - hull.lo] }
     }
 
+    /// Makes two items, or an item and an end of the list, neighbours.
     fn link(&mut self, below: Option<u32>, above: Option<u32>) {
         if let Some(below) = below {
             self.above[below as usize] = above;
@@ -292,11 +288,11 @@ impl<'a> Front<'a> {
             Hole { start: offset + self.instance.items[item as usize].size, below: Some(item), ..hole },
         ];
         self.holes.splice(at..=at, rest.into_iter().filter(|hole| hole.start < hole.end));
-        let [_, leaves] = self.lifetime(item);
-        self.leaving[leaves as usize].push(item);
+        let [_, freed] = self.lifetime(item);
+        self.freed[freed as usize].push(item);
     }
 
-    /// Joins what an item leaves free with the holes that it touches.
+    /// Frees an item, and joins its bytes with the holes that touch them.
     fn remove(&mut self, item: u32, offset: u64) {
         let (below, above) = (self.below[item as usize], self.above[item as usize]);
         self.link(below, above);
@@ -313,20 +309,21 @@ impl<'a> Front<'a> {
         self.holes.splice(from..to, [free]);
     }
 
+    /// Frees all items that are not alive where an item begins, and places the item. Returns its offset.
     fn place(&mut self, item: u32, matching: &Matching, offsets: &mut [u64]) -> u64 {
-        let [begins, leaves] = self.lifetime(item);
+        let [begins, freed] = self.lifetime(item);
         while self.now < begins {
             self.now += 1;
-            for left in std::mem::take(&mut self.leaving[self.now as usize]) {
-                self.remove(left, offsets[left as usize]);
+            for other in std::mem::take(&mut self.freed[self.now as usize]) {
+                self.remove(other, offsets[other as usize]);
             }
         }
         let placed = &self.instance.items[item as usize];
-        let leaving = |other: Option<u32>| other.map(|other| Leaving::from(self.lifetime(other)[1]));
+        let freed_at = |other: Option<u32>| other.map(|other| FreedAt::from(self.lifetime(other)[1]));
         let (mut least, mut best) = (f64::INFINITY, None);
         for (at, hole) in self.holes.iter().enumerate() {
-            let neighbours = || [leaving(hole.below), leaving(hole.above)];
-            let own = (placed, Leaving::from(leaves));
+            let neighbours = || [freed_at(hole.below), freed_at(hole.above)];
+            let own = (placed, FreedAt::from(freed));
             if let Some((cost, offset)) =
                 matching.seat(own, (hole.start, hole.end), neighbours, self.goal, least)
             {

@@ -13,7 +13,7 @@
 //! otherwise be met one by one in every scan.
 
 use crate::instance::{Instance, Span};
-use crate::outwards::{Leaving, Matching};
+use crate::outwards::{FreedAt, Matching};
 
 /// Which hole an item is placed in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -210,16 +210,16 @@ impl<'a> PartialPlacement<'a> {
         best.map_or_else(|| placed.align_up(top), |(_, start)| start)
     }
 
-    /// Places an item where its neighbours leave when it does, to the right or to the left; above all others if there is no hole below the
-    /// goal. Returns its offset.
+    /// Places an item in the hole with the lowest cost of a matching, of those to the right or to the left of the peak; above all others if
+    /// there is no hole below the goal. Returns its offset.
     pub(crate) fn place_matching(&mut self, item: usize, matching: &Matching, right: bool, goal: u64) -> u64 {
         let placed = &self.instance.items[item];
         let hull = placed.hull;
-        let leaving = |lo: u32, hi: u32| if right { Leaving::from(hi) } else { -Leaving::from(lo) };
-        let own = (placed, leaving(hull.lo, hull.hi));
+        let freed = |lo: u32, hi: u32| if right { FreedAt::from(hi) } else { -FreedAt::from(lo) };
+        let own = (placed, freed(hull.lo, hull.hi));
         let (mut top, mut below) = (0u64, None);
         let (mut least, mut best) = (f64::INFINITY, None);
-        let mut look = |start: u64, end: u64, neighbours: [Option<Leaving>; 2]| {
+        let mut look = |start: u64, end: u64, neighbours: [Option<FreedAt>; 2]| {
             if let Some((cost, offset)) = matching.seat(own, (start, end), || neighbours, goal, least) {
                 (least, best) = (cost, Some(offset));
             }
@@ -230,9 +230,9 @@ impl<'a> PartialPlacement<'a> {
                 continue;
             }
             if offset > top {
-                look(top, offset, [below, Some(leaving(lo, hi))]);
+                look(top, offset, [below, Some(freed(lo, hi))]);
             }
-            (top, below) = (end, Some(leaving(lo, hi)));
+            (top, below) = (end, Some(freed(lo, hi)));
         }
         look(top, u64::MAX, [below, None]);
         let offset = best.unwrap_or_else(|| placed.align_up(top));
@@ -280,13 +280,24 @@ pub(crate) fn place_in_order_while(
     instance: &Instance,
     order: impl IntoIterator<Item = u32>,
     fit: Fit,
+    accept: impl FnMut(usize, u64) -> bool,
+) -> Option<Vec<u64>> {
+    place_each_while(instance, order, fit, PartialPlacement::place, accept)
+}
+
+/// The same with another rule, which returns the offset of each item.
+pub(crate) fn place_each_while<'a>(
+    instance: &'a Instance,
+    order: impl IntoIterator<Item = u32>,
+    fit: Fit,
+    mut place: impl FnMut(&mut PartialPlacement<'a>, usize) -> u64,
     mut accept: impl FnMut(usize, u64) -> bool,
 ) -> Option<Vec<u64>> {
     let mut placement = PartialPlacement::new(instance, fit);
     for item in order {
         let item = item as usize;
         if instance.items[item].fixed.is_none() {
-            let offset = placement.place(item);
+            let offset = place(&mut placement, item);
             if !accept(item, offset) {
                 return None;
             }

@@ -3,8 +3,8 @@
 //! An order is handed to a constructive packer (best-fit or first-fit). Items that end above the goal move towards the front of the next order.
 //! The first orders are those that do well on training traces: by size, by lifetime, and by the most live memory of any section in which
 //! an item is alive, so that the peak is packed first. The last key works best: once the peak is settled, only a few items of the next
-//! fullest sections end above the goal, and a construction that makes them do so is recognized early and abandoned. Of more items than a tree
-//! search takes, [`crate::outwards`] settles the peak better than any order; it comes first there, and again between all other moves.
+//! fullest sections end above the goal, and a construction that makes them do so is recognized early and abandoned. If a
+//! component has too many items for a tree search, [`crate::outwards`] settles the peak better than these orders do.
 //!
 //! Later moves improve the best placement only where items end above the goal: [`crate::large_neighbourhood`] packs a window of time again, and
 //! [`crate::ejection_chain`] lets items displace each other.
@@ -20,9 +20,9 @@ use crate::improver::MOST_ITEMS;
 use crate::instance::{Instance, Span};
 use crate::large_neighbourhood::{excess, repack, window_around};
 use crate::order_keys::{peak_live, random_lifetime};
-use crate::outwards::{self, MOST_SHIFTED, Outwards};
+use crate::outwards::{self, Outwards};
 use crate::overlap::OverlapIndex;
-use crate::partial_placement::{Fit, PartialPlacement, order_by, place_in_order_while};
+use crate::partial_placement::{Fit, PartialPlacement, order_by, place_each_while, place_in_order_while};
 use crate::random::Random;
 use crate::smart_pool::smart_order;
 
@@ -96,20 +96,23 @@ enum Start {
     FirstFit(u64),
 }
 
-/// Components with at least so many items are also placed outwards from the peak: from this of the first moves on, on long components from the
-/// first one on, and later in one of so many.
-const FEWEST_OUTWARDS: usize = MOST_ITEMS + 1;
+/// The first move that places all items outwards from the peak, on components of up to [`LONG`] items; on longer ones it is move 0. All
+/// moves up to [`FIRST_MOVES`] follow it.
 const FIRST_OUTWARDS: usize = 8;
+/// After them, one move in every period does.
 const OUTWARDS_PERIOD: usize = 4;
+/// Above this number of items no item is shifted: a sweep is faster.
+const MOST_SHIFTED: usize = 10_000;
 
 /// Moves with the order by live memory, and outwards from the peak, before other initial orders are tried.
 const FIRST_MOVES: usize = 16;
 
-/// Above this many items, all best-fit orders are tried first, and later constructions are rare: one takes as long as hundreds of windows.
+/// Above this many items, all best-fit orders are tried first, or right after the first sweeps, and later constructions but sweeps are rare: one
+/// takes as long as hundreds of windows.
 const LONG: usize = 50_000;
 /// What each level may cost at first if all items are placed with those of the fullest sections first.
 const LEVEL_WORK: u64 = 10_000;
-/// Two moves of so many do that.
+/// One or two moves in every period do that: the second one has the number of a move outwards from the peak.
 const LEVEL_PERIOD: usize = 64;
 /// Attempts at one window that count as one evaluation.
 const ATTEMPTS: u32 = 4;
@@ -316,11 +319,11 @@ const CHAIN_STEPS: u32 = 400;
 impl SqueakyWheel {
     /// The move of a number, counted from the start of this search.
     pub(crate) fn next(&self, instance: &Instance, goal: u64, number: usize, mut random: Random) -> Move {
-        let outwards = instance.len() >= FEWEST_OUTWARDS
-            && (instance.len() <= MOST_SHIFTED || outwards::can_sweep(instance));
         let long = instance.len() > LONG;
-        let first = if long { 0 } else { FIRST_OUTWARDS };
-        if outwards && (first..FIRST_MOVES).contains(&number) {
+        let outwards =
+            instance.len() > MOST_ITEMS && (instance.len() <= MOST_SHIFTED || outwards::can_sweep(instance));
+        let first_outwards = if long { 0 } else { FIRST_OUTWARDS };
+        if outwards && (first_outwards..FIRST_MOVES).contains(&number) {
             return Self::next_outwards(instance, &mut random);
         }
         let start = if long {
@@ -329,7 +332,8 @@ impl SqueakyWheel {
             number.checked_sub(FIRST_MOVES).filter(|since| since % 2 == 0).map(|since| since / 2)
         };
         let mut quick = STARTS.iter().filter(|(_, start)| matches!(start, Start::BestFit));
-        if long && let Some(&(order, _)) = quick.nth(number - if outwards { FIRST_MOVES } else { 0 }) {
+        let sweeps = if outwards { FIRST_MOVES } else { 0 };
+        if long && let Some(&(order, _)) = quick.nth(number - sweeps) {
             return Move::Construct(order(instance), Construction::BestFit);
         }
         if let Some(&(order, fit)) = start.and_then(|start| GREEDY.get(start)) {
@@ -476,24 +480,20 @@ impl SqueakyWheel {
         }
     }
 
-    /// Offsets of all items, placed in an order while their excess is no higher than that of the best placement.
-    fn placed_while_cheap(
+    /// Offsets of all items, placed in an order until their excess is higher than that of the best placement.
+    fn placed_while_cheap<'a>(
         &self,
-        instance: &Instance,
+        instance: &'a Instance,
         goal: u64,
         order: &[u32],
         interrupted: &dyn Fn() -> bool,
-        mut place: impl FnMut(&mut PartialPlacement<'_>, usize) -> u64,
+        place: impl FnMut(&mut PartialPlacement<'a>, usize) -> u64,
     ) -> Option<Vec<u64>> {
         let mut left = self.cost;
-        let mut placement = PartialPlacement::new(instance, Fit::First);
-        let mut free = order.iter().filter(|&&item| instance.items[item as usize].fixed.is_none());
-        let all = free.all(|&item| {
-            let offset = place(&mut placement, item as usize);
-            left -= excess(offset + instance.items[item as usize].bytes, goal);
+        place_each_while(instance, order.iter().copied(), Fit::First, place, |item, offset| {
+            left -= excess(offset + instance.items[item].bytes, goal);
             left >= 0.0 && !interrupted()
-        });
-        all.then(|| placement.into_offsets())
+        })
     }
 
     /// Evaluates the moves of a batch, with at most `threads` threads. The result ends before the first move that was stopped.
