@@ -25,7 +25,8 @@ use elbowroom_ir::search::{Budget, Observer, Outcome, StopReason};
 
 use crate::clock::Clock;
 use crate::instance::{Instance, Span};
-use crate::partial_placement::{Fit, order_by};
+use crate::order_keys::order_by;
+use crate::partial_placement::Fit;
 use crate::windowed;
 
 /// Sekiyama's best-fit heuristic.

@@ -7,8 +7,7 @@
 use std::cmp::Reverse;
 
 use crate::instance::Instance;
-use crate::order_keys::peak_live;
-use crate::partial_placement::order_by;
+use crate::order_keys::{ascending, order_by, peak_live};
 use crate::random::Random;
 
 /// Weights of lifetime and size (both as logarithms) and of the peak of live memory.
@@ -113,7 +112,7 @@ impl BranchingOrders {
             };
             self.features.iter().map(&mut key).collect()
         };
-        sorted(keys.into_iter())
+        ascending(keys.into_iter().zip(0..).collect())
     }
 
     /// The order in which the search of a number tries the items that fit a corner.
@@ -123,11 +122,9 @@ impl BranchingOrders {
         let shape = if search < shapes { search as usize } else { random.below(CORNER_SHAPES.len()) };
         let [long, large] = CORNER_SHAPES[shape];
         let noise = if search < shapes { 0.0 } else { CORNER_NOISE[(search / shapes % levels) as usize] };
-        sorted(
-            self.features
-                .iter()
-                .map(|feature| -(feature[0] * long + feature[1] * large) + noise * (random.unit() - 0.5)),
-        )
+        let key =
+            |feature: &[f64; 3]| -(feature[0] * long + feature[1] * large) + noise * (random.unit() - 0.5);
+        ascending(self.features.iter().map(key).zip(0..).collect())
     }
 
     /// Records the area that a search with an order has placed.
@@ -152,12 +149,4 @@ impl BranchingOrders {
             self.kept.truncate(KEPT);
         }
     }
-}
-
-/// All items in ascending order of their keys.
-fn sorted(keys: impl Iterator<Item = f64>) -> Vec<u32> {
-    let keys: Vec<f64> = keys.collect();
-    let mut order: Vec<u32> = (0..keys.len() as u32).collect();
-    order.sort_by(|&a, &b| keys[a as usize].total_cmp(&keys[b as usize]));
-    order
 }

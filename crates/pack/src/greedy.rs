@@ -10,7 +10,8 @@ use elbowroom_ir::search::{Budget, Observer, Outcome, StopReason};
 
 use crate::clock::Clock;
 use crate::instance::Instance;
-use crate::partial_placement::{Fit, order_by, place_in_order_while};
+use crate::order_keys::order_by;
+use crate::partial_placement::{Fit, place_in_order_while};
 use crate::squeaky_wheel::Order;
 use crate::windowed;
 

@@ -6,7 +6,7 @@ use elbowroom_ir::search::Outcome;
 use crate::evaluation::fits;
 use crate::improver::Improver;
 use crate::instance::{Instance, Span, infeasible};
-use crate::partial_placement::order_by;
+use crate::order_keys::order_by;
 use crate::window;
 
 /// The outcome if the search has proved that some component does not fit the capacity.

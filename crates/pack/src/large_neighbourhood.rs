@@ -13,7 +13,7 @@
 use std::cmp::Reverse;
 
 use crate::instance::{Instance, Span};
-use crate::order_keys::{peak_live, random_lifetime};
+use crate::order_keys::{ascending, peak_live, random_lifetime, sort_ascending};
 use crate::overlap::OverlapIndex;
 use crate::partial_placement::{Fit, PartialPlacement};
 use crate::random::Random;
@@ -142,13 +142,12 @@ fn order(inner: &Instance, free: Vec<u32>, old: &dyn Fn(u32) -> u64, random: &mu
         }
     };
     let mut keys: Vec<(f64, u32)> = free.into_iter().map(|at| (key(at), at)).collect();
-    keys.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
+    sort_ascending(&mut keys);
     let noise = NOISE[random.below(NOISE.len())] * keys.len() as f64;
     if noise > 0.0 {
         for (rank, key) in keys.iter_mut().enumerate() {
             key.0 = rank as f64 + noise * (random.unit() - 0.5);
         }
-        keys.sort_by(|a, b| a.0.total_cmp(&b.0));
     }
-    keys.into_iter().map(|(_, at)| at).collect()
+    ascending(keys)
 }

@@ -15,6 +15,7 @@
 
 use crate::instance::{Instance, Item};
 use crate::large_neighbourhood::excess;
+use crate::order_keys::{ascending, sort_ascending};
 use crate::partial_placement::PartialPlacement;
 use crate::random::Random;
 
@@ -138,23 +139,38 @@ impl Outwards {
     /// All items: the stack, then the others by their distance from it.
     pub(crate) fn order(&self, instance: &Instance) -> Vec<u32> {
         let peak = f64::from(self.peak);
-        let key = |item: &Item| {
-            let (start, end) = (f64::from(item.hull.lo), f64::from(item.hull.hi));
-            if self.at_peak(item) {
-                let key = match self.stack {
-                    Stack::Sum(weight) => -(start * (1.0 + weight) + end * (1.0 - weight)),
-                    Stack::Share => (peak - start).atan2(end - peak),
-                };
-                return (false, key, 0.0);
+        let hull = |item: &Item| (f64::from(item.hull.lo), f64::from(item.hull.hi));
+        let seat = |item: &Item| {
+            let (start, end) = hull(item);
+            match self.stack {
+                Stack::Sum(weight) => -(start * (1.0 + weight) + end * (1.0 - weight)),
+                Stack::Share => (peak - start) / (end - start),
             }
-            let distance = if start > peak { start - peak } else { peak + 1.0 - end };
-            let size = item.size as f64;
-            let second = if self.longest_first { end - start } else { size };
-            (true, distance - self.shift * size.log2(), -second)
         };
-        let mut keys: Vec<_> = instance.items.iter().map(key).zip(0..).collect();
-        keys.sort_by(|(a, _), (b, _)| a.0.cmp(&b.0).then(a.1.total_cmp(&b.1)).then(a.2.total_cmp(&b.2)));
-        keys.into_iter().map(|(_, item)| item).collect()
+        let size_or_length = |item: &Item| {
+            let (start, end) = hull(item);
+            if self.longest_first { end - start } else { item.size as f64 }
+        };
+        let distance = |item: &Item| {
+            let (start, end) = hull(item);
+            let sections = if start > peak { start - peak } else { peak + 1.0 - end };
+            sections - self.shift * (item.size as f64).log2()
+        };
+        let (mut stack, mut others) = (Vec::new(), Vec::new());
+        for (item, at) in instance.items.iter().zip(0..) {
+            if self.at_peak(item) {
+                stack.push((seat(item), at));
+            } else {
+                others.push((-size_or_length(item), at));
+            }
+        }
+        sort_ascending(&mut others);
+        for (key, at) in &mut others {
+            *key = distance(&instance.items[*at as usize]);
+        }
+        let mut order = ascending(stack);
+        order.extend(ascending(others));
+        order
     }
 
     /// Places one item, in any order.

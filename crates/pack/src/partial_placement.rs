@@ -306,13 +306,6 @@ pub(crate) fn place_each_while<'a>(
     Some(placement.into_offsets())
 }
 
-/// All items, sorted by a key; items of equal keys in order of their ids.
-pub(crate) fn order_by<K: Ord>(instance: &Instance, key: impl Fn(usize) -> K) -> Vec<u32> {
-    let mut order: Vec<u32> = (0..instance.len() as u32).collect();
-    order.sort_by_cached_key(|&item| key(item as usize));
-    order
-}
-
 #[cfg(test)]
 mod tests {
     use elbowroom_ir::packing::{Block, Interval, Problem};

@@ -10,7 +10,8 @@ use elbowroom_ir::packing::{Packer, Placement, Problem};
 use elbowroom_ir::search::{Budget, Observer, Outcome, StopReason};
 
 use crate::instance::Instance;
-use crate::partial_placement::{Fit, order_by};
+use crate::order_keys::order_by;
+use crate::partial_placement::Fit;
 use crate::windowed;
 
 /// Online best-fit with splitting and coalescing.

@@ -11,7 +11,8 @@ use crate::component::{Component, components};
 use crate::improver::{ComponentState, Improver, NodeLimits};
 use crate::infeasibility::refuted;
 use crate::instance::{Instance, Missed};
-use crate::partial_placement::{Fit, order_by, place_in_order, place_in_order_while};
+use crate::order_keys::order_by;
+use crate::partial_placement::{Fit, place_in_order, place_in_order_while};
 use crate::squeaky_wheel::GREEDY;
 
 /// Up to this many items all greedy heuristics run before the search; for larger instances the search runs them later

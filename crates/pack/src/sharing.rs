@@ -12,7 +12,8 @@ use elbowroom_ir::packing::{Packer, Placement, Problem};
 use elbowroom_ir::search::{Budget, Observer, Outcome, StopReason};
 
 use crate::instance::Instance;
-use crate::partial_placement::{Fit, order_by};
+use crate::order_keys::order_by;
+use crate::partial_placement::Fit;
 use crate::pool::fixed_ranges;
 use crate::windowed;
 

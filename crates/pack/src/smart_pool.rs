@@ -12,7 +12,8 @@ use elbowroom_ir::search::{Budget, Observer, Outcome};
 
 use crate::greedy::in_order;
 use crate::instance::Instance;
-use crate::partial_placement::{Fit, order_by};
+use crate::order_keys::order_by;
+use crate::partial_placement::Fit;
 
 /// SmartPool with the smallest hole that holds the variable.
 #[derive(Clone, Copy, Debug, Default)]

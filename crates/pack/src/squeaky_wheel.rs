@@ -19,10 +19,10 @@ use crate::hottest_first;
 use crate::improver::MOST_ITEMS;
 use crate::instance::{Instance, Span};
 use crate::large_neighbourhood::{excess, repack, window_around};
-use crate::order_keys::{peak_live, random_lifetime};
+use crate::order_keys::{ascending, order_by, peak_live, random_lifetime};
 use crate::outwards::{self, Outwards};
 use crate::overlap::OverlapIndex;
-use crate::partial_placement::{Fit, PartialPlacement, order_by, place_each_while, place_in_order_while};
+use crate::partial_placement::{Fit, PartialPlacement, place_each_while, place_in_order_while};
 use crate::random::Random;
 use crate::smart_pool::smart_order;
 
@@ -194,8 +194,7 @@ impl SqueakyWheel {
                 *key += (random.unit() - 0.5) * 0.05 * self.order.len() as f64;
             }
         }
-        keys.sort_by(|a, b| a.0.total_cmp(&b.0));
-        keys.into_iter().map(|(_, item)| item).collect()
+        ascending(keys)
     }
 
     /// Adopts a placement of all items if its cost is no higher.

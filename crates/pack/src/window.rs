@@ -6,7 +6,7 @@
 use std::cmp::Reverse;
 
 use crate::instance::{Instance, Span};
-use crate::partial_placement::order_by;
+use crate::order_keys::order_by;
 use crate::random::Random;
 
 /// The fewest sections of a window: in two the peak is always reached.

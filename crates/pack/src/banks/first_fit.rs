@@ -9,7 +9,8 @@ use elbowroom_ir::{BufferId, Bytes, Id};
 use super::model::{BankedPlacement, BankedProblem};
 use crate::clock::Clock;
 use crate::instance::Instance;
-use crate::partial_placement::{Fit, PartialPlacement, order_by};
+use crate::order_keys::order_by;
+use crate::partial_placement::{Fit, PartialPlacement};
 use crate::windowed::without_windows;
 
 /// A block's measures, by which passes are ordered.

@@ -27,8 +27,9 @@ use crate::clock::{ALWAYS_PLACED, Clock};
 use crate::component::components;
 use crate::greedy::{conflict_order, size_order};
 use crate::instance::{Instance, Missed, infeasible, missed};
+use crate::order_keys::{ascending, order_by};
 use crate::overlap::OverlapIndex;
-use crate::partial_placement::{Fit, order_by};
+use crate::partial_placement::Fit;
 use crate::random::Random;
 use crate::search::hint_order;
 use crate::smart_pool::smart_order;
@@ -314,8 +315,7 @@ impl<'a> Windowed<'a> {
             let forward = if end > goal { 1.0 - share * random.unit() } else { 1.0 };
             keys.push((at as f64 * forward + noise * (random.unit() - 0.5), item));
         }
-        keys.sort_by(|a, b| a.0.total_cmp(&b.0));
-        keys.into_iter().map(|(_, item)| item).collect()
+        ascending(keys)
     }
 }
 
