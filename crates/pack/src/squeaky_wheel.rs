@@ -4,7 +4,8 @@
 //! The first orders are those that do well on training traces: by size, by lifetime, and by the most live memory of any section in which
 //! an item is alive, so that the peak is packed first. The last key works best: once the peak is settled, only a few items of the next
 //! fullest sections end above the goal, and a construction that makes them do so is recognized early and abandoned. If a
-//! component has too many items for a tree search, [`crate::outwards`] settles the peak better than these orders do.
+//! component has too many items for a tree search, [`crate::outwards`] settles the peak better than these orders do; if it has too many for whole
+//! runs of a constructive packer, [`crate::sweep`] does.
 //!
 //! Later moves improve the best placement only where items end above the goal: [`crate::large_neighbourhood`] packs a window of time again, and
 //! [`crate::ejection_chain`] lets items displace each other.
@@ -20,11 +21,12 @@ use crate::improver::MOST_ITEMS;
 use crate::instance::{Instance, Span};
 use crate::large_neighbourhood::{excess, repack, window_around};
 use crate::order_keys::{ascending, order_by, peak_live, random_lifetime};
-use crate::outwards::{self, Outwards};
+use crate::outwards::Outwards;
 use crate::overlap::OverlapIndex;
 use crate::partial_placement::{Fit, PartialPlacement, place_each_while, place_in_order_while};
 use crate::random::Random;
 use crate::smart_pool::smart_order;
+use crate::sweep::{Attempt, Sweeps, Swept};
 
 /// Moves of one batch. A batch is prepared as a whole, so that the result does not depend on the number of threads.
 pub(crate) const BATCH: usize = 2;
@@ -99,17 +101,20 @@ enum Start {
 /// The first move that places all items outwards from the peak, on components of up to [`LONG`] items; on longer ones it is move 0. All
 /// moves up to [`FIRST_MOVES`] follow it.
 const FIRST_OUTWARDS: usize = 8;
-/// After them, one move in every period does.
+/// After them, one move in every period does; above [`MOST_SHIFTED`] items, all but nine of 64 do, because a sweep takes less time than most.
 const OUTWARDS_PERIOD: usize = 4;
-/// Above this number of items no item is shifted: a sweep is faster.
+/// Above this number of items they are placed by sweeps.
 const MOST_SHIFTED: usize = 10_000;
 
 /// Moves with the order by live memory, and outwards from the peak, before other initial orders are tried.
 const FIRST_MOVES: usize = 16;
 
-/// Above this many items, all best-fit orders are tried first, or right after the first sweeps, and later constructions but sweeps are rare: one
-/// takes as long as hundreds of windows.
+/// Above this many items, all best-fit orders are tried first, or right after the first sweeps, and later constructions but sweeps are rare.
 const LONG: usize = 50_000;
+/// One move in this many is such a construction: it takes as long as hundreds of windows.
+const LONG_PERIOD: usize = 64;
+/// The same where sweeps are tried, which take less time than windows.
+const SWEPT_PERIOD: usize = 2_048;
 /// What each level may cost at first if all items are placed with those of the fullest sections first.
 const LEVEL_WORK: u64 = 10_000;
 /// One or two moves in every period do that: the second one has the number of a move outwards from the peak.
@@ -129,6 +134,8 @@ pub(crate) struct SqueakyWheel {
     cost: f64,
     /// Whether items are also placed with those of the fullest sections first, and how often they were.
     levels: Option<u32>,
+    /// Of problems of many items: the search for a way to place them outwards from the peak.
+    sweeps: Option<Sweeps>,
     /// Windows changed since the moves of this batch were prepared.
     changed: Vec<Span>,
 }
@@ -157,6 +164,7 @@ impl SqueakyWheel {
             above: Vec::new(),
             cost: f64::INFINITY,
             levels: hottest_first::applies(instance).then_some(0),
+            sweeps: if instance.len() > MOST_SHIFTED { Sweeps::new(instance) } else { None },
             changed: Vec::new(),
         };
         wheel.accept_full(
@@ -244,8 +252,18 @@ impl SqueakyWheel {
         applied: Move,
         change: Change,
     ) -> Option<Vec<u64>> {
+        let change = match change {
+            Change::Swept(swept) => {
+                let offsets = swept.offsets.clone();
+                if let Some(sweeps) = &mut self.sweeps {
+                    sweeps.accept(*swept);
+                }
+                Change::Full(offsets)
+            }
+            other => other,
+        };
         match (applied, change) {
-            (_, Change::None) => None,
+            (_, Change::None | Change::Swept(_)) => None,
             (Move::Repack { window, .. }, Change::Partial(moved)) => {
                 self.accept_window(instance, goal, window, &moved);
                 let end = |&i: &u32| self.offsets[i as usize] + instance.items[i as usize].bytes;
@@ -283,7 +301,7 @@ pub(crate) enum Move {
         random: Random,
     },
     /// Places all items outwards from the peak, each where it begins.
-    Sweep(Outwards),
+    Sweep(Attempt),
     /// Places all items, those of the fullest sections first.
     Hottest {
         /// What each level may cost.
@@ -306,6 +324,8 @@ pub(crate) enum Change {
     Full(Vec<u64>),
     /// Items with new offsets.
     Partial(Vec<(u32, u64)>),
+    /// Offsets of all items by a sweep.
+    Swept(Box<Swept>),
     /// No improvement.
     None,
 }
@@ -320,13 +340,14 @@ impl SqueakyWheel {
     pub(crate) fn next(&self, instance: &Instance, goal: u64, number: usize, mut random: Random) -> Move {
         let long = instance.len() > LONG;
         let outwards =
-            instance.len() > MOST_ITEMS && (instance.len() <= MOST_SHIFTED || outwards::can_sweep(instance));
+            instance.len() > MOST_ITEMS && (instance.len() <= MOST_SHIFTED || self.sweeps.is_some());
         let first_outwards = if long { 0 } else { FIRST_OUTWARDS };
         if outwards && (first_outwards..FIRST_MOVES).contains(&number) {
-            return Self::next_outwards(instance, &mut random);
+            return self.next_outwards(instance, &mut random);
         }
         let start = if long {
-            number.checked_sub(63).filter(|since| since % 64 == 0).map(|since| since / 64)
+            let period = if self.sweeps.is_some() { SWEPT_PERIOD } else { LONG_PERIOD };
+            number.checked_sub(period - 1).filter(|since| since % period == 0).map(|since| since / period)
         } else {
             number.checked_sub(FIRST_MOVES).filter(|since| since % 2 == 0).map(|since| since / 2)
         };
@@ -348,8 +369,14 @@ impl SqueakyWheel {
             };
             return Move::Construct(order(instance), construction);
         }
-        if outwards && number >= FIRST_MOVES && number % OUTWARDS_PERIOD == OUTWARDS_PERIOD - 1 {
-            return Self::next_outwards(instance, &mut random);
+        // What is left of 64 moves with sweeps are eight windows and one run of ejection chains.
+        let places_outwards = if self.sweeps.is_some() {
+            number % 8 != 6 && number % 64 != 13
+        } else {
+            outwards && number % OUTWARDS_PERIOD == OUTWARDS_PERIOD - 1
+        };
+        if places_outwards && number >= FIRST_MOVES {
+            return self.next_outwards(instance, &mut random);
         }
         if !long && number < 2 {
             return Move::Construct(by_live(instance), Construction::FirstFit { short: 2 * number as u64 });
@@ -390,11 +417,11 @@ impl SqueakyWheel {
     }
 
     /// A move that places all items outwards from the peak.
-    fn next_outwards(instance: &Instance, random: &mut Random) -> Move {
-        let outwards = Outwards::draw(instance, random);
-        if instance.len() > MOST_SHIFTED {
-            return Move::Sweep(outwards);
+    fn next_outwards(&self, instance: &Instance, random: &mut Random) -> Move {
+        if let Some(sweeps) = &self.sweeps {
+            return Move::Sweep(sweeps.attempt(instance, random));
         }
+        let outwards = Outwards::draw(instance, random);
         Move::Construct(outwards.order(instance), Construction::Outwards(outwards))
     }
 
@@ -449,8 +476,12 @@ impl SqueakyWheel {
                     outwards.place(placement, instance, at, goal)
                 }))
             }
-            Move::Sweep(outwards) => {
-                whole(outwards::sweep(instance, outwards, goal, self.cost, &interrupted))
+            Move::Sweep(attempt) => {
+                let swept = |sweeps: &Sweeps| sweeps.sweep(instance, attempt, goal, &interrupted);
+                self.sweeps
+                    .as_ref()
+                    .and_then(swept)
+                    .map_or(Change::None, |swept| Change::Swept(Box::new(swept)))
             }
             Move::Construct(order, Construction::Greedy(fit)) => {
                 whole(place_in_order_while(instance, order.iter().copied(), *fit, |_, _| !interrupted()))
