@@ -48,7 +48,6 @@ mod exact;
 mod front;
 mod greedy;
 mod holes;
-mod hottest_first;
 mod improver;
 mod infeasibility;
 mod instance;

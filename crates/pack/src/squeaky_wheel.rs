@@ -16,7 +16,6 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use crate::best_fit::{best_fit, longest_first};
 use crate::ejection_chain::eject_above;
 use crate::greedy::{conflict_order, size_order};
-use crate::hottest_first;
 use crate::improver::MOST_ITEMS;
 use crate::instance::{Instance, Span};
 use crate::large_neighbourhood::{excess, repack, window_around};
@@ -101,9 +100,8 @@ enum Start {
 /// The first move that places all items outwards from the peak, on components of up to [`LONG`] items; on longer ones it is move 0. All
 /// moves up to [`FIRST_MOVES`] follow it.
 const FIRST_OUTWARDS: usize = 8;
-/// After them, one move in every period does; above [`MOST_SHIFTED`] items, all but nine of 64 do, because a sweep takes less time than most.
-const OUTWARDS_PERIOD: usize = 4;
-/// Above this number of items they are placed by sweeps.
+/// Up to this number of items, orders are repaired that place large ones a little earlier ([`Outwards`]), and one of two later moves outwards is a
+/// sweep. Above it, all are, and most moves.
 const MOST_SHIFTED: usize = 10_000;
 
 /// Moves with the order by live memory, and outwards from the peak, before other initial orders are tried.
@@ -115,10 +113,6 @@ const LONG: usize = 50_000;
 const LONG_PERIOD: usize = 64;
 /// The same where sweeps are tried, which take less time than windows.
 const SWEPT_PERIOD: usize = 2_048;
-/// What each level may cost at first if all items are placed with those of the fullest sections first.
-const LEVEL_WORK: u64 = 10_000;
-/// One or two moves in every period do that: the second one has the number of a move outwards from the peak.
-const LEVEL_PERIOD: usize = 64;
 /// Attempts at one window that count as one evaluation.
 const ATTEMPTS: u32 = 4;
 
@@ -132,8 +126,6 @@ pub(crate) struct SqueakyWheel {
     above: Vec<u32>,
     /// The sum of [`excess`] over all items.
     cost: f64,
-    /// Whether items are also placed with those of the fullest sections first, and how often they were.
-    levels: Option<u32>,
     /// Of problems of many items: the search for a way to place them outwards from the peak.
     sweeps: Option<Sweeps>,
     /// Windows changed since the moves of this batch were prepared.
@@ -163,8 +155,7 @@ impl SqueakyWheel {
             offsets: Vec::new(),
             above: Vec::new(),
             cost: f64::INFINITY,
-            levels: hottest_first::applies(instance).then_some(0),
-            sweeps: if instance.len() > MOST_SHIFTED { Sweeps::new(instance) } else { None },
+            sweeps: if instance.len() > MOST_ITEMS { Sweeps::new(instance) } else { None },
             changed: Vec::new(),
         };
         wheel.accept_full(
@@ -174,12 +165,6 @@ impl SqueakyWheel {
             offsets.to_vec(),
         );
         wheel
-    }
-
-    /// Starts on a level of [`crate::hottest_first`].
-    pub(crate) fn of_level(instance: &Instance, goal: u64, order: Vec<u32>, offsets: &[u64]) -> Self {
-        let construction = Construction::FirstFit { short: 0 };
-        Self { levels: None, order, construction, ..Self::new(instance, goal, offsets) }
     }
 
     /// The best order, with items that end above the goal moved towards the front.
@@ -273,9 +258,6 @@ impl SqueakyWheel {
             (_, Change::Partial(_)) => None,
             (applied, Change::Full(offsets)) => {
                 let lower = (instance.height(&offsets) < height).then(|| offsets.clone());
-                if let (Move::Hottest { .. }, Some(done)) = (&applied, &mut self.levels) {
-                    *done += 1;
-                }
                 let order = if let Move::Construct(order, construction) = applied {
                     Some((order, construction))
                 } else {
@@ -302,13 +284,6 @@ pub(crate) enum Move {
     },
     /// Places all items outwards from the peak, each where it begins.
     Sweep(Attempt),
-    /// Places all items, those of the fullest sections first.
-    Hottest {
-        /// What each level may cost.
-        work: u64,
-        /// Its random choices.
-        random: Random,
-    },
     /// Packs a window of time again.
     Repack {
         /// Its sections.
@@ -339,11 +314,10 @@ impl SqueakyWheel {
     /// The move of a number, counted from the start of this search.
     pub(crate) fn next(&self, instance: &Instance, goal: u64, number: usize, mut random: Random) -> Move {
         let long = instance.len() > LONG;
-        let outwards =
-            instance.len() > MOST_ITEMS && (instance.len() <= MOST_SHIFTED || self.sweeps.is_some());
-        let first_outwards = if long { 0 } else { FIRST_OUTWARDS };
-        if outwards && (first_outwards..FIRST_MOVES).contains(&number) {
-            return self.next_outwards(instance, &mut random);
+        if number < FIRST_MOVES
+            && let Some(outwards) = self.next_outwards(instance, number, &mut random)
+        {
+            return outwards;
         }
         let start = if long {
             let period = if self.sweeps.is_some() { SWEPT_PERIOD } else { LONG_PERIOD };
@@ -352,7 +326,7 @@ impl SqueakyWheel {
             number.checked_sub(FIRST_MOVES).filter(|since| since % 2 == 0).map(|since| since / 2)
         };
         let mut quick = STARTS.iter().filter(|(_, start)| matches!(start, Start::BestFit));
-        let sweeps = if outwards { FIRST_MOVES } else { 0 };
+        let sweeps = if self.sweeps.is_some() { FIRST_MOVES } else { 0 };
         if long && let Some(&(order, _)) = quick.nth(number - sweeps) {
             return Move::Construct(order(instance), Construction::BestFit);
         }
@@ -369,14 +343,10 @@ impl SqueakyWheel {
             };
             return Move::Construct(order(instance), construction);
         }
-        // What is left of 64 moves with sweeps are eight windows and one run of ejection chains.
-        let places_outwards = if self.sweeps.is_some() {
-            number % 8 != 6 && number % 64 != 13
-        } else {
-            outwards && number % OUTWARDS_PERIOD == OUTWARDS_PERIOD - 1
-        };
-        if places_outwards && number >= FIRST_MOVES {
-            return self.next_outwards(instance, &mut random);
+        if number >= FIRST_MOVES
+            && let Some(outwards) = self.next_outwards(instance, number, &mut random)
+        {
+            return outwards;
         }
         if !long && number < 2 {
             return Move::Construct(by_live(instance), Construction::FirstFit { short: 2 * number as u64 });
@@ -388,11 +358,6 @@ impl SqueakyWheel {
         };
         if !long && number < FIRST_MOVES {
             return Move::Construct(self.order(instance, goal, &mut random), construction);
-        }
-        if let Some(done) = self.levels
-            && matches!(number % LEVEL_PERIOD, 22 | 23)
-        {
-            return Move::Hottest { work: LEVEL_WORK << (done / 4).min(4), random };
         }
         match number % 16 {
             1 | 7 if !long => return Move::Construct(self.order(instance, goal, &mut random), construction),
@@ -416,13 +381,21 @@ impl SqueakyWheel {
         self.next_local(instance, goal, number, random)
     }
 
-    /// A move that places all items outwards from the peak.
-    fn next_outwards(&self, instance: &Instance, random: &mut Random) -> Move {
-        if let Some(sweeps) = &self.sweeps {
-            return Move::Sweep(sweeps.attempt(instance, random));
+    /// The move of a number if it places all items outwards from the peak.
+    fn next_outwards(&self, instance: &Instance, number: usize, random: &mut Random) -> Option<Move> {
+        let first = if instance.len() > LONG { 0 } else { FIRST_OUTWARDS };
+        if instance.len() <= MOST_ITEMS || number < first {
+            return None;
         }
-        let outwards = Outwards::draw(instance, random);
-        Move::Construct(outwards.order(instance), Construction::Outwards(outwards))
+        let shifted = instance.len() <= MOST_SHIFTED;
+        if shifted && (number < FIRST_MOVES || number % 4 == 3) {
+            let outwards = Outwards::draw(instance, random);
+            return Some(Move::Construct(outwards.order(instance), Construction::Outwards(outwards)));
+        }
+        // Above that number of items, eight of 64 moves repack windows and one runs ejection chains: each takes longer than a sweep.
+        let sweeps = if shifted { number % 4 == 2 } else { number % 8 != 6 && number % 64 != 13 };
+        let sweep = self.sweeps.as_ref().filter(|_| sweeps || number < FIRST_MOVES)?;
+        Some(Move::Sweep(sweep.attempt(instance, random)))
     }
 
     /// A move that changes a few items.
@@ -497,9 +470,6 @@ impl SqueakyWheel {
                     random,
                     stop,
                 ))
-            }
-            Move::Hottest { work, random } => {
-                whole(hottest_first::place(instance, goal, *work, &mut random.clone(), stop))
             }
             Move::Repack { window, random } => {
                 let mut random = random.clone();

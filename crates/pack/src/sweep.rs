@@ -1,4 +1,4 @@
-//! Places the items of long problems outwards from the peak ([`crate::outwards`]), each where it begins.
+//! Places all items outwards from the peak ([`crate::outwards`]), each where it begins.
 //!
 //! Large items are the last to fit when they begin: other items have divided the free bytes by then. They are placed earlier, and so is every
 //! item that ended above the goal: what [`crate::squeaky_wheel`] does to an order, a sweep can do only so, because its order is that of time.
