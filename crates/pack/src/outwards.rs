@@ -11,7 +11,7 @@
 //!
 //! A new item divides its hole least if its neighbour is freed shortly after it: then the two are again one hole later. The stack has two such
 //! orders, by ends for the right side and by starts for the left side. In a training they nearly agree, because the first tensors are needed
-//! last; [`Outwards::draw`] mixes them. Items on the right side conflict with none on the left side.
+//! last; [`Stack::draw`] mixes them. Items on the right side conflict with none on the left side.
 
 use crate::instance::{Instance, Item, Span};
 use crate::order_keys::{ascending, sort_ascending};

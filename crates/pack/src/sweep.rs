@@ -145,7 +145,9 @@ impl Sweeps {
         for (at, &item) in above.iter().enumerate() {
             if one.map_or_else(|| random.unit() < 0.7, |one| one == at) {
                 way.early.retain(|&(other, _)| other != item);
-                way.early.push((item, self.longest * 2f64.powf(-8.0 * random.unit())));
+                // Each halving is equally likely.
+                let share = (1.0 + random.unit()) / f64::from(2 << random.below(8));
+                way.early.push((item, self.longest * share));
             }
         }
         if random.unit() < 0.3 {
