@@ -93,7 +93,11 @@ struct Choice<'a> {
     above_goal: Option<(usize, u64)>,
 }
 
-impl Choice<'_> {
+impl<'a> Choice<'a> {
+    fn new(matching: &'a Matching, goal: u64) -> Self {
+        Self { matching, goal, least: f64::INFINITY, best: None, above_goal: None }
+    }
+
     /// Considers free bytes of a hole for an item.
     fn consider(
         &mut self,
@@ -231,8 +235,7 @@ impl<'a> Front<'a> {
     fn find_hole(&self, item: u32, matching: &Matching) -> (usize, u64) {
         let own = (self.instance, item, self.freed_at(item));
         let mut taken = self.reserved.iter().filter(|taken| self.overlap(taken.by.item, item)).peekable();
-        let mut choice =
-            Choice { matching, goal: self.goal, least: f64::INFINITY, best: None, above_goal: None };
+        let mut choice = Choice::new(matching, self.goal);
         // Of the reserved bytes below: the highest end.
         let mut last: Option<Taken> = None;
         for (at, hole) in self.holes.iter().enumerate() {
@@ -277,8 +280,7 @@ impl<'a> Front<'a> {
         let mut all: Vec<Taken> = overlapping.chain(reserved.copied()).collect();
         all.sort_by_key(|taken| taken.start);
         let own = Neighbour { item, freed: self.freed_at(item) };
-        let mut choice =
-            Choice { matching, goal: self.goal, least: f64::INFINITY, best: None, above_goal: None };
+        let mut choice = Choice::new(matching, self.goal);
         let (mut start, mut below) = (0, END);
         for next in all.into_iter().chain([Taken { start: u64::MAX, end: u64::MAX, by: END }]) {
             if start < next.start {

@@ -50,6 +50,11 @@ pub(crate) fn peak_live(instance: &Instance) -> Vec<u64> {
         .collect()
 }
 
+/// The longest lifetime, gaps included, in sections.
+pub(crate) fn longest_hull(instance: &Instance) -> f64 {
+    f64::from(instance.items.iter().map(|item| item.hull.hi - item.hull.lo).max().unwrap_or(1))
+}
+
 /// A random lifetime up to the longest one, uniform in its logarithm.
 pub(crate) fn random_lifetime(instance: &Instance, random: &mut Random) -> u64 {
     let longest = instance.items.iter().map(|item| item.lifetime).max().unwrap_or(0);

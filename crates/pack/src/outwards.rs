@@ -14,7 +14,7 @@
 //! last; [`Stack::draw`] mixes them. Items on the right side conflict with none on the left side.
 
 use crate::instance::{Instance, Item, Span};
-use crate::order_keys::{ascending, sort_ascending};
+use crate::order_keys::{ascending, longest_hull, sort_ascending};
 use crate::partial_placement::PartialPlacement;
 use crate::random::Random;
 
@@ -138,8 +138,7 @@ impl Outwards {
         let most = instance.live.iter().copied().max().unwrap_or(0);
         let peaks: Vec<u32> =
             (0..instance.sections() as u32).filter(|&at| instance.live[at as usize] == most).collect();
-        let longest = instance.items.iter().map(|item| item.hull.hi - item.hull.lo).max().unwrap_or(1);
-        let longest = f64::from(longest);
+        let longest = longest_hull(instance);
         let shifts = [0.0, 0.002, 0.004, 0.008, 0.016, 0.03];
         let shift = longest * shifts[random.below(shifts.len())];
         let matching = Matching::draw(longest, random);

@@ -7,7 +7,7 @@
 use crate::front::{Front, Side};
 use crate::instance::Instance;
 use crate::large_neighbourhood::excess;
-use crate::order_keys::{ascending, sort_ascending};
+use crate::order_keys::{ascending, longest_hull, sort_ascending};
 use crate::outwards::{Matching, Stack};
 use crate::random::Random;
 
@@ -107,8 +107,7 @@ impl Sweeps {
                 ascending(items)
             })
         });
-        let longest = instance.items.iter().map(|item| item.hull.hi - item.hull.lo).max().unwrap_or(1);
-        Some(Self { peak, stack, sides, large, longest: f64::from(longest), best: None })
+        Some(Self { peak, stack, sides, large, longest: longest_hull(instance), best: None })
     }
 
     fn draw_side(&self, instance: &Instance, random: &mut Random) -> SideWay {
