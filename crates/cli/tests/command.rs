@@ -469,6 +469,10 @@ fn the_largest_batch_is_the_last_one_that_fits() {
     assert!(report["samples_per_second"].as_f64() > Some(0.0));
     assert!(std::fs::read_to_string(at.join("loss.svg")).unwrap().contains("loss"));
     expect(at, &format!("{line} --batch {}", batch + 1), 1);
+    // By a slow link, too, where plans that only offload hold more samples than those of this planner.
+    let slow = format!("{line} --host-rate 300MB/s");
+    let batch_by_slow_link = json(&expect(at, &format!("{slow} --batch max"), 0))["batch"].as_u64().unwrap();
+    expect(at, &format!("{slow} --batch {}", batch_by_slow_link + 1), 1);
     // A larger limit fits no smaller batch.
     let report =
         json(&expect(at, &line.replace("20MiB", "30MiB").replace("--json", "--json --batch max"), 0));

@@ -113,7 +113,8 @@ pub(crate) struct Fitting {
 enum Effort {
     /// A search of [`FEW`] evaluations.
     Quick,
-    /// Also the short search of a first plan, and plans for less memory: many times the work if a batch does not fit.
+    /// What a training tries before it refuses a limit: also the short search of a first plan, plans for less memory, and offload alone. Many
+    /// times the work if a batch does not fit.
     Whole,
 }
 
@@ -258,6 +259,7 @@ fn fits_with(
         let planned = match pipeline::plan(&task, &quick, observer) {
             Err(PlanError::GaveUp { .. }) if effort == Effort::Whole => {
                 pipeline::plan_or_for_less(&task, &patient, observer)
+                    .or_else(|why| pipeline::offload_alone(&task, observer).ok_or(why))
             }
             done => done,
         };

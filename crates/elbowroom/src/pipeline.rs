@@ -40,7 +40,7 @@ use origin::Origin;
 use placing::{Placed, Placing, place, problem_within};
 use remembered::Remembered;
 pub(crate) use share::planning_share;
-pub(crate) use smallest::{only_offload, smallest_soon};
+pub(crate) use smallest::{offload_alone, smallest_soon};
 pub use smallest::{quick_smallest, smallest};
 
 /// What found a plan that was given to the pipeline.

@@ -134,8 +134,13 @@ pub(super) fn again(
 
 /// The short search of the planner that only offloads, with a packer that takes little time however many blocks there are: on 25,000 ops a
 /// better one places a single schedule while this one bisects to the end. Who has more time begins where this search ended.
-pub(crate) fn only_offload() -> Method<'static> {
+fn only_offload() -> Method<'static> {
     Method::new(FLOOR, &BestFit, Budget::default()).at_once()
+}
+
+/// The plan of the planner that only offloads, found in little time; `None` if it finds none. Trainings try it whatever their planner is.
+pub(crate) fn offload_alone(task: &Task, observer: &dyn Observer) -> Option<Planned> {
+    plan(task, &only_offload(), observer).ok()
 }
 
 /// The first plan of a training at the smallest limit, which must not wait for long: the planner's bisection begins at the smallest limit at

@@ -71,7 +71,7 @@ pub(super) fn plan(
             let long = task.trace.ops().len() > FEW_OPS && limit < unconstrained_peak;
             let offloaded = || {
                 let timed = first.budget.time.is_some();
-                timed.then(|| pipeline::plan(&task, &pipeline::only_offload(), observer).ok()).flatten()
+                timed.then(|| pipeline::offload_alone(&task, observer)).flatten()
             };
             // On traces of many ops a search takes seconds. Where offload alone fits, the first iteration does not wait for one.
             let at_once = if long { offloaded() } else { None };
@@ -118,7 +118,10 @@ pub(super) fn plan(
             let differs = described.machine != task.with_memory(limit).machine;
             differs.then(|| pipeline::plan_or_for_less(&described, &patient(), observer).ok()).flatten()
         };
-        if let Some(found) = for_less.or_else(other_link) {
+        // Whatever the planner is: where a shortened search gave up, this was tried before a longer one, and what is refused must not depend on
+        // how long searches take.
+        let offloaded = || pipeline::offload_alone(&described.with_memory(limit), observer);
+        if let Some(found) = for_less.or_else(other_link).or_else(offloaded) {
             return from(found, limit);
         }
     }
@@ -164,8 +167,7 @@ pub(super) fn explain_shortage(
             let roomy = Task { freedom, ..task.with_memory(limit) }.with_host_memory(AMPLE);
             let watch = Until::new(observer, Instant::now().checked_add(NAMING));
             let quick = training.method.at_once();
-            let floor = pipeline::plan(&roomy, &pipeline::only_offload(), &watch);
-            floor.or_else(|_| pipeline::plan(&roomy, &quick, &watch)).ok()
+            pipeline::offload_alone(&roomy, &watch).or_else(|| pipeline::plan(&roomy, &quick, &watch).ok())
         })
         .flatten();
     let needed = found.map(|planned| reserved_host_bytes(&planned.plan));
