@@ -40,6 +40,7 @@ mod linear;
 mod loss;
 mod lstm;
 mod math;
+mod matrix_unit;
 mod mixed;
 mod moves;
 mod number;

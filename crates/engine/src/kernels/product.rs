@@ -17,6 +17,8 @@ use rayon::ThreadPool;
 
 use self::target::ColumnSpan;
 pub use self::target::{Initial, Target};
+use super::isa::Isa;
+use super::matrix_unit;
 use super::pack::Panels;
 use super::parallel::{Shared, each_with};
 use super::tile::{EvenRows, MAX_COLUMNS, MAX_ROWS, Merge, Tiles};
@@ -31,6 +33,8 @@ const ROWS: usize = 512;
 const PACKED: usize = 1 << 17;
 /// Columns that are finished before the next block of depth, where depth has several: they stay in cache.
 const COLUMNS: usize = 4096;
+/// Rows of a packed block are a multiple of this: the sizes of a block, and so the workspace, are the same for all tiles.
+const ROW_UNIT: usize = 12;
 /// A panel of B that fewer tiles than this read is not packed.
 const FEW: usize = 3;
 /// Blocks of A with fewer floats are packed by one thread.
@@ -106,6 +110,16 @@ impl Extents {
         if self.is_one_part() { Initial::Continue } else { Initial::Keep }
     }
 
+    /// The fastest tiles for factors that are both bf16 numbers, or not.
+    pub fn tiles(self, bf16: bool) -> &'static Tiles {
+        // What is multiplied in pieces could begin a block of the matrix unit anywhere.
+        let suits_unit = self.depth >= matrix_unit::LEAST_DEPTH && self.depth == self.whole_depth;
+        let unit = || if suits_unit { Tiles::of_matrix_unit() } else { None };
+        let pairs = || if Isa::gains_from_pairs() { Tiles::of_pairs() } else { None };
+        let found = if bf16 { unit().or_else(pairs) } else { None };
+        found.unwrap_or_else(Tiles::detect)
+    }
+
     fn is_one_part(self) -> bool {
         self.whole_depth <= self.part()
     }
@@ -122,13 +136,13 @@ impl Extents {
             ScratchLevel::Reduced => (ROWS / 8, PACKED / 8, SLOTS / 4),
         };
         let inner = self.part();
-        let rows = even_part(self.rows, most_rows, MAX_ROWS);
+        let rows = even_part(self.rows, most_rows, ROW_UNIT);
         let depth = ((most_packed / (rows * inner)).max(1) * inner).min(self.depth.max(1));
         let columns =
             if depth >= self.depth { self.columns } else { even_part(self.columns, COLUMNS, MAX_COLUMNS) };
         let across = columns.div_ceil(MAX_COLUMNS).clamp(1, slots);
         // Tasks that share columns pack the same panels, which pays off only over many rows.
-        let down = (slots / across).min(rows.min(self.rows).div_ceil(8 * MAX_ROWS)).max(1);
+        let down = (slots / across).min(rows.min(self.rows).div_ceil(8 * ROW_UNIT)).max(1);
         Blocks { rows, depth, inner, columns, tasks: [across, down] }
     }
 
@@ -161,7 +175,7 @@ pub unsafe fn product<A: Panels, B: Panels>(
     target: Target,
     scratch: &mut [f32],
 ) {
-    let tiles = Tiles::of_factors(A::IS_BF16 && B::IS_BF16);
+    let tiles = extents.tiles(A::IS_BF16 && B::IS_BF16);
     // SAFETY: the caller's promise.
     unsafe { product_by(tiles, pool, extents, (a, b), initial, target, scratch) };
 }
@@ -170,7 +184,7 @@ pub unsafe fn product<A: Panels, B: Panels>(
 ///
 /// # Safety
 /// As [`product`].
-unsafe fn product_by<A: Panels, B: Panels>(
+pub(super) unsafe fn product_by<A: Panels, B: Panels>(
     tiles: &Tiles,
     pool: Option<&ThreadPool>,
     extents: Extents,
@@ -303,7 +317,7 @@ impl PackedBlock {
                 packed.slice(self.place(tiles, (start, len), first), count * tiles.panel_rows(len))
             };
             let depth = self.start + start..self.start + start + len;
-            tiles.pack(a, self.row + first..self.row + first + count, depth, count, out);
+            tiles.pack_rows(a, self.row + first..self.row + first + count, depth, out);
         }
     }
 
@@ -511,7 +525,21 @@ mod tests {
         }
     }
 
-    /// Computes a product of bf16 numbers by the tiles of this processor for floats and for pairs, and as one of floats: the bits are equal.
+    /// What the matrix unit adds up for one element: blocks of 32 neighbours in two chains each, block after block, part after part.
+    fn by_unit(extents: Extents, element: impl Fn(usize) -> (f32, f32)) -> f32 {
+        let chain = |places: std::ops::Range<usize>| {
+            places.step_by(2).map(&element).fold(0.0f32, |sum, (x, y)| x.mul_add(y, sum))
+        };
+        let parts = (0..extents.depth).step_by(extents.part()).map(|start| {
+            let end = (start + extents.part()).min(extents.depth);
+            let blocks = (start..end).step_by(32).map(|at| at..(at + 32).min(end));
+            blocks.fold(0.0, |sum, block| sum + (chain(block.clone()) + chain(block.start + 1..block.end)))
+        });
+        parts.reduce(|sum, part| sum + part).unwrap_or(0.0)
+    }
+
+    /// Computes a product of bf16 numbers by the tiles of this processor for floats and for pairs, and as one of floats: the bits are equal. Those
+    /// of the matrix unit's tiles are those of its order.
     fn check_bf16([rows, columns, depth]: [usize; 3], transposed: [bool; 2]) {
         let extents = Extents::new(rows, columns, depth);
         let narrow = |floats: Vec<f32>| floats.into_iter().map(Bf16::nearest).collect::<Vec<_>>();
@@ -538,18 +566,40 @@ mod tests {
             c.iter().map(|x| x.to_bits()).collect()
         }
         let expected = bits(extents, Tiles::detect(), &wide_left, &wide_right);
-        for tiles in [Some(Tiles::detect()), Tiles::of_pairs()].into_iter().flatten() {
-            let pairs = tiles.takes_pairs;
-            assert!(bits(extents, tiles, &left, &right) == expected, "{extents:?} {transposed:?} {pairs}");
-            assert!(bits(extents, tiles, &left, &rounded) == expected, "{extents:?} {transposed:?} {pairs}");
+        let unit = Tiles::of_matrix_unit().filter(|_| depth >= matrix_unit::LEAST_DEPTH);
+        for tiles in [Some(Tiles::detect()), Tiles::of_pairs(), unit].into_iter().flatten() {
+            let (pairs, unit) = (tiles.takes_pairs, tiles.by_matrix_unit);
+            let by_unit = |at: usize| {
+                let (i, j) = (at / columns, at % columns);
+                let x = |k: usize| wide_left.data[i * wide_left.line_step + k * wide_left.depth_step];
+                let y = |k: usize| wide_right.data[j * wide_right.line_step + k * wide_right.depth_step];
+                by_unit(extents, |k| (x(k), y(k))).to_bits()
+            };
+            let expected = if unit { (0..rows * columns).map(by_unit).collect() } else { expected.clone() };
+            let message = format!("{extents:?} {transposed:?} {pairs} {unit}");
+            assert!(bits(extents, tiles, &left, &right) == expected, "{message}");
+            assert!(bits(extents, tiles, &left, &rounded) == expected, "{message}");
         }
     }
 
     #[test]
     fn factors_in_bf16_have_the_bits_of_their_products_in_f32() {
-        for extents in
-            [[1, 1, 1], [12, 32, 8], [13, 33, 147], [7, 100, 300], [530, 70, 31], [100, 40, 1101], [5, 9, 0]]
-        {
+        for extents in [
+            [1, 1, 1],
+            [12, 32, 8],
+            [13, 33, 147],
+            [7, 100, 300],
+            [530, 70, 31],
+            [100, 40, 1101],
+            [5, 9, 0],
+            // Rows of one register and of two, and depths that fill blocks, or whose last part does not fill one.
+            [32, 64, 16],
+            [16, 32, 64],
+            [33, 31, 17],
+            [70, 96, 512],
+            [31, 32, 2561],
+            [1, 40, 257],
+        ] {
             for transposed in [[false, false], [true, false], [false, true], [true, true]] {
                 check_bf16(extents, transposed);
             }

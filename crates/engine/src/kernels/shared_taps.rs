@@ -30,7 +30,7 @@ use super::number::Number;
 use super::pack::transpose8;
 use super::pack::{GROUP, transpose, transpose_group};
 use super::parallel::{Shared, each_with};
-use super::product::{DEPTH, Extents, Initial, PackedBlock, Target, even_part, product};
+use super::product::{DEPTH, Extents, Initial, PackedBlock, Target, even_part, product_by};
 use super::tile::{ListedRows, Merge, Tiles};
 use super::windows::{Planes, Taps, Windows};
 
@@ -41,7 +41,7 @@ const WORTH_ORDERING: usize = 4;
 /// The gradient of weights `[outputs, channels, taps]` to `dw`.
 ///
 /// # Safety
-/// As [`product`], for all of `dw`.
+/// As [`product_by`], for all of `dw`.
 pub unsafe fn weight_sums<T: Number>(
     pool: &ThreadPool,
     extents: Extents,
@@ -50,13 +50,13 @@ pub unsafe fn weight_sums<T: Number>(
     scratch: &mut [f32],
 ) {
     // SAFETY: the caller's promise.
-    unsafe { weight_sums_by(Tiles::of_factors(T::IS_BF16), pool, extents, (dy, x), dw, scratch) };
+    unsafe { weight_sums_by(extents.tiles(T::IS_BF16), pool, extents, (dy, x), dw, scratch) };
 }
 
 /// [`weight_sums`] by given tiles where taps share lines; those for pairs are for images that are bf16.
 ///
 /// # Safety
-/// As [`product`], for all of `dw`.
+/// As [`product_by`], for all of `dw`.
 unsafe fn weight_sums_by<T: Number>(
     tiles: &'static Tiles,
     pool: &ThreadPool,
@@ -71,7 +71,7 @@ unsafe fn weight_sums_by<T: Number>(
             Some(transposed) => transposed.sums(pool, dy, dw, scratch),
             None => {
                 let target = Target::matrix(dw, extents.columns);
-                product(Some(pool), extents, (dy, &Taps(x)), Initial::Zero, target, scratch);
+                product_by(tiles, Some(pool), extents, (dy, &Taps(x)), Initial::Zero, target, scratch);
             }
         }
     }
@@ -233,6 +233,9 @@ impl<'a, T: Number> Transposed<'a, T> {
                 let [y, x] = self.place(position, tap_lines.start);
                 *offset = (((y - line) * self.line() + x) * tiles.columns) as u32;
             }
+            // Rows that the other factor's zeros meet.
+            let positions = len.div_ceil(steps);
+            offsets[positions..tiles.panel_rows(len).max(positions)].fill(0);
             let merge = if first == 0 { Merge::Write } else { Merge::Add };
             for tap in taps.clone() {
                 let (down, across) = (tap / width - tap_lines.start, tap % width);
@@ -343,6 +346,7 @@ mod tests {
     use super::*;
     use crate::kernels::bf16::Bf16;
     use crate::kernels::convolution::windows;
+    use crate::kernels::matrix_unit;
     use crate::kernels::product::ScratchLevel;
 
     /// Computes gradients both ways on one thread, two and seven, and says whether lines were transposed.
@@ -370,7 +374,8 @@ mod tests {
                     weight_sums_by(tiles, &pool, extents, (&dy, x), target, &mut scratch);
                 } else {
                     let target = Target::matrix(target, extents.columns);
-                    product(Some(&pool), extents, (&dy, &Taps(x)), Initial::Zero, target, &mut scratch);
+                    let pool = Some(&pool);
+                    product_by(tiles, pool, extents, (&dy, &Taps(x)), Initial::Zero, target, &mut scratch);
                 }
             }
             bits(dw)
@@ -437,7 +442,9 @@ mod tests {
             check(floats, seen, &dy, outputs, ScratchLevel::Reduced);
             let narrow = |x: &[f32]| x.iter().map(|&x| Bf16::nearest(x)).collect::<Vec<_>>();
             let (x, dy) = (narrow(&x), narrow(&dy));
-            for tiles in [Some(floats), Tiles::of_pairs()].into_iter().flatten() {
+            let unit = Tiles::of_matrix_unit()
+                .filter(|_| batch * positions[0] * positions[1] >= matrix_unit::LEAST_DEPTH);
+            for tiles in [Some(floats), Tiles::of_pairs(), unit].into_iter().flatten() {
                 let shared = check(tiles, windows(&conv, [step; 2], &x), &dy, outputs, ScratchLevel::Full);
                 let whole_pairs = positions[1].is_multiple_of(2);
                 assert_eq!(shared, shares && (whole_pairs || !tiles.takes_pairs), "{size:?} {taps:?}");

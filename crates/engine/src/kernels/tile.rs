@@ -9,8 +9,10 @@ use std::ops::Range;
 use super::isa::Isa;
 #[cfg(target_arch = "x86_64")]
 use super::isa::prefetch;
+use super::matrix_unit;
 use super::pack::Panels;
 use super::pairs::Pair;
+use super::product::DEPTH;
 
 /// What a tile does with the elements of C.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,6 +32,12 @@ pub trait Rows: Copy {
     /// # Safety
     /// There is such a row.
     unsafe fn row(self, k: usize) -> *const f32;
+
+    /// The first row and the distance between neighbours, if that is the same for all.
+    #[inline(always)]
+    fn even(self) -> Option<(*const f32, usize)> {
+        None
+    }
 
     /// Asks for a part of what is read after the tile; called at every row.
     #[inline(always)]
@@ -60,7 +68,7 @@ pub struct Ahead {
 
 impl Ahead {
     /// Rows of a tile for each pair. Pairs that are asked for all at once wait for each other in the processor's fill buffers.
-    const ROWS: usize = 16;
+    pub const ROWS: usize = 16;
     /// Bytes of a pair of lines.
     pub const PAIR: usize = 128;
 }
@@ -78,6 +86,11 @@ impl Rows for EvenRows {
     unsafe fn row(self, k: usize) -> *const f32 {
         // SAFETY: the caller's promise.
         unsafe { self.start.add(k * self.step) }
+    }
+
+    #[inline(always)]
+    fn even(self) -> Option<(*const f32, usize)> {
+        Some((self.start, self.step))
     }
 
     #[inline(always)]
@@ -117,7 +130,7 @@ impl Rows for ListedRows {
 pub type TileFn<B> = unsafe fn(usize, *const f32, B, (*mut f32, usize), Merge);
 
 /// The most rows of any processor's tile.
-pub const MAX_ROWS: usize = 12;
+pub const MAX_ROWS: usize = 32;
 /// The most columns of any processor's tile.
 pub const MAX_COLUMNS: usize = 32;
 
@@ -127,6 +140,8 @@ pub struct Tiles {
     pub columns: usize,
     /// Whether the elements of panels are pairs of bf16 numbers ([`super::pairs`]); otherwise they are floats.
     pub takes_pairs: bool,
+    /// Whether panels are those of the [matrix unit](matrix_unit).
+    pub by_matrix_unit: bool,
     /// `by_rows[r − 1]` computes a tile of `r` rows.
     pub by_rows: &'static [TileFn<EvenRows>],
     /// The same, where the rows of B lie anywhere.
@@ -135,7 +150,10 @@ pub struct Tiles {
 
 /// The tiles of one row to `$r` rows.
 macro_rules! tiles_of {
-    ($tile:ident, $rows:ty, $($r:literal)*) => { &[$($tile::<$r, $rows>),*] };
+    ($tile:path, $rows:ty, $($r:literal)*) => { &[$({ use $tile as tile; tile::<$r, $rows> }),*] };
+    (32, $tile:path, $rows:ty) => {
+        tiles_of!($tile, $rows, 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25 26 27 28 29 30 31 32)
+    };
     (12, $tile:ident, $rows:ty) => { tiles_of!($tile, $rows, 1 2 3 4 5 6 7 8 9 10 11 12) };
     (6, $tile:ident, $rows:ty) => { tiles_of!($tile, $rows, 1 2 3 4 5 6) };
 }
@@ -144,12 +162,6 @@ impl Tiles {
     /// The tiles for this processor.
     pub fn detect() -> &'static Self {
         Self::of(Isa::detect())
-    }
-
-    /// The fastest tiles for factors that are both bf16 numbers, or not.
-    pub fn of_factors(bf16: bool) -> &'static Self {
-        let pairs = if bf16 && Isa::gains_from_pairs() { Self::of_pairs() } else { None };
-        pairs.unwrap_or_else(Self::detect)
     }
 
     /// The tiles for pairs of bf16 numbers, if this processor has instructions for them.
@@ -161,6 +173,33 @@ impl Tiles {
         None
     }
 
+    /// The tiles of the matrix unit for pairs of bf16 numbers, if this process may use one.
+    pub fn of_matrix_unit() -> Option<&'static Self> {
+        #[cfg(all(target_arch = "x86_64", target_os = "linux", not(miri)))]
+        if matrix_unit::is_usable() {
+            return Some(&AMX_BF16);
+        }
+        None
+    }
+
+    /// Packs a panel of A, of as many lines as its tile has rows.
+    pub fn pack_rows<P: Panels>(
+        &self,
+        panels: &P,
+        lines: Range<usize>,
+        depth: Range<usize>,
+        out: &mut [f32],
+    ) {
+        let width = lines.len();
+        if !self.by_matrix_unit {
+            return self.pack(panels, lines, depth, width, out);
+        }
+        let mut rows = [0.0; matrix_unit::panel_rows(DEPTH) * MAX_ROWS];
+        let rows = &mut rows[..self.panel_rows(depth.len()) * width];
+        self.pack(panels, lines, depth, width, rows);
+        matrix_unit::join_lines(pairs(rows), width, out);
+    }
+
     /// Packs a panel, whose rows are `width` elements.
     pub fn pack<P: Panels>(
         &self,
@@ -170,15 +209,23 @@ impl Tiles {
         width: usize,
         out: &mut [f32],
     ) {
-        match self.takes_pairs {
-            true => panels.pack_pairs(lines, depth, width, pairs(out)),
-            false => panels.pack(lines, depth, width, out),
+        if !self.takes_pairs {
+            return panels.pack(lines, depth, width, out);
+        }
+        let (rows, zeros) = out.split_at_mut(depth.len().div_ceil(2) * width);
+        panels.pack_pairs(lines, depth, width, pairs(rows));
+        if self.by_matrix_unit {
+            zeros.fill(0.0);
         }
     }
 
     /// Rows of a panel of some depth.
     pub const fn panel_rows(&self, depth: usize) -> usize {
-        if self.takes_pairs { depth.div_ceil(2) } else { depth }
+        match (self.takes_pairs, self.by_matrix_unit) {
+            (_, true) => matrix_unit::panel_rows(depth),
+            (true, false) => depth.div_ceil(2),
+            (false, false) => depth,
+        }
     }
 
     /// The tiles of an instruction set, which the processor must have.
@@ -204,6 +251,7 @@ fn pairs(floats: &mut [f32]) -> &mut [Pair] {
 static BASELINE: Tiles = Tiles {
     columns: 16,
     takes_pairs: false,
+    by_matrix_unit: false,
     by_rows: tiles_of!(6, plain, EvenRows),
     by_listed_rows: tiles_of!(6, plain, ListedRows),
 };
@@ -374,6 +422,7 @@ vector_tile!(
 static BASELINE: Tiles = Tiles {
     columns: 16,
     takes_pairs: false,
+    by_matrix_unit: false,
     by_rows: tiles_of!(6, neon, EvenRows),
     by_listed_rows: tiles_of!(6, neon, ListedRows),
 };
@@ -383,6 +432,7 @@ static BASELINE: Tiles = Tiles {
 static AVX512: Tiles = Tiles {
     columns: 32,
     takes_pairs: false,
+    by_matrix_unit: false,
     by_rows: tiles_of!(12, avx512, EvenRows),
     by_listed_rows: tiles_of!(12, avx512, ListedRows),
 };
@@ -392,8 +442,19 @@ static AVX512: Tiles = Tiles {
 static AVX512_BF16: Tiles = Tiles {
     columns: 32,
     takes_pairs: true,
+    by_matrix_unit: false,
     by_rows: tiles_of!(12, avx512_bf16, EvenRows),
     by_listed_rows: tiles_of!(12, avx512_bf16, ListedRows),
+};
+
+/// As [`AVX512_BF16`], by the matrix unit.
+#[cfg(all(target_arch = "x86_64", target_os = "linux", not(miri)))]
+static AMX_BF16: Tiles = Tiles {
+    columns: 32,
+    takes_pairs: true,
+    by_matrix_unit: true,
+    by_rows: tiles_of!(32, matrix_unit::tile, EvenRows),
+    by_listed_rows: tiles_of!(32, matrix_unit::tile, ListedRows),
 };
 
 /// 12 of 16 registers hold sums.
@@ -401,6 +462,7 @@ static AVX512_BF16: Tiles = Tiles {
 static AVX2: Tiles = Tiles {
     columns: 16,
     takes_pairs: false,
+    by_matrix_unit: false,
     by_rows: tiles_of!(6, avx2, EvenRows),
     by_listed_rows: tiles_of!(6, avx2, ListedRows),
 };
