@@ -17,7 +17,8 @@
 //!
 //! **Bits.** The unit adds the products of 32 neighbours along the shared dimension in two chains from zero, those of even and those of odd
 //! places, and then both chains' sum to what C holds; numbers below 2⁻¹²⁶ count as zero, as factors and as sums (Intel's manual, `TDPBF16PS`). So an
-//! element is a sum of other parts than in a product of floats, always the same ones: blocks of 32 begin where a part of the depth does.
+//! element is another sum than in a product of floats, but always the same one: it begins with what C holds, blocks of 32 begin where a part of
+//! the depth does, and one follows the other through all parts.
 
 use super::pairs::Pair;
 
@@ -40,12 +41,26 @@ pub fn join_lines(rows: &[Pair], width: usize, out: &mut [f32]) {
 }
 
 #[cfg(all(target_arch = "x86_64", target_os = "linux", not(miri)))]
-pub use unit::{is_usable, tile};
+pub use unit::{Registers, is_usable, tile};
 
 /// Whether this process may use a matrix unit.
 #[cfg(not(all(target_arch = "x86_64", target_os = "linux", not(miri))))]
 pub const fn is_usable() -> bool {
     false
+}
+
+/// Stands for the registers of a matrix unit where there is none.
+#[cfg(not(all(target_arch = "x86_64", target_os = "linux", not(miri))))]
+#[derive(Default)]
+pub struct Registers;
+
+#[cfg(not(all(target_arch = "x86_64", target_os = "linux", not(miri))))]
+impl Registers {
+    /// Never called.
+    ///
+    /// # Safety
+    /// None.
+    pub unsafe fn shape(&mut self, _: usize) {}
 }
 
 #[cfg(all(target_arch = "x86_64", target_os = "linux", not(miri)))]
@@ -118,10 +133,43 @@ mod unit {
         all
     };
 
+    /// The registers of this thread, in use. Nothing else runs on the thread meanwhile that uses them: the compiler does not.
+    #[derive(Default)]
+    pub struct Registers {
+        /// The rows of a tile of C for which they are shaped; zero at first.
+        rows: usize,
+    }
+
+    impl Registers {
+        /// Shapes them for tiles of C with this many rows, from 1 to [`MAX_ROWS`]. That takes as long as half of a tile, so it is done once for many.
+        ///
+        /// # Safety
+        /// [`is_usable`].
+        #[inline]
+        pub unsafe fn shape(&mut self, rows: usize) {
+            if self.rows != rows {
+                self.rows = rows;
+                // SAFETY: the process may use them; the shapes are valid ones.
+                unsafe {
+                    asm!("ldtilecfg [{}]", in(reg) &SHAPES[rows - 1], options(nostack, preserves_flags, readonly));
+                }
+            }
+        }
+    }
+
+    impl Drop for Registers {
+        fn drop(&mut self) {
+            if self.rows > 0 {
+                // SAFETY: they are in use.
+                unsafe { asm!("tilerelease", options(nomem, nostack, preserves_flags)) };
+            }
+        }
+    }
+
     /// A tile of `R` rows, as a [`TileFn`](crate::kernels::tile::TileFn).
     ///
     /// # Safety
-    /// As a `TileFn` for panels in this module's order, whose depth is at most that of a part; [`is_usable`].
+    /// As a `TileFn` for panels in this module's order, whose depth is at most that of a part; [`Registers`] are shaped for `R` rows.
     pub unsafe fn tile<const R: usize, B: Rows>(
         k: usize,
         a: *const f32,
@@ -134,11 +182,12 @@ mod unit {
         // SAFETY: the caller's promise; what is gathered or summed up apart has all rows and columns.
         unsafe {
             match b.even() {
-                Some(b) => multiply_into(R, k, a, b, (c, stride), merge),
+                Some(b) => multiply(R, k, a, b, (c, stride), merge != Merge::Write),
                 None => {
                     let mut gathered = Aligned([0.0; DEPTH * MAX_COLUMNS]);
                     gather(b, &mut gathered.0[..k * MAX_COLUMNS]);
-                    multiply_into(R, k, a, (gathered.0.as_ptr(), MAX_COLUMNS), (c, stride), merge);
+                    let b = (gathered.0.as_ptr(), MAX_COLUMNS);
+                    multiply(R, k, a, b, (c, stride), merge != Merge::Write);
                 }
             }
         }
@@ -159,47 +208,10 @@ mod unit {
         }
     }
 
-    /// # Safety
-    /// As [`tile`], for rows of B at equal distances.
-    unsafe fn multiply_into(
-        rows: usize,
-        k: usize,
-        a: *const f32,
-        b: (*const f32, usize),
-        (c, stride): (*mut f32, usize),
-        merge: Merge,
-    ) {
-        // SAFETY: the caller's promise.
-        unsafe {
-            if merge != Merge::Add {
-                return multiply(rows, k, a, b, (c, stride), merge == Merge::Continue);
-            }
-            let mut sums = Aligned([0.0; MAX_ROWS * MAX_COLUMNS]);
-            multiply(rows, k, a, b, (sums.0.as_mut_ptr(), MAX_COLUMNS), false);
-            for (r, sums) in sums.0.chunks_exact(MAX_COLUMNS).take(rows).enumerate() {
-                add(c.add(r * stride), sums);
-            }
-        }
-    }
-
-    /// # Safety
-    /// As many floats as `sums` has, a multiple of 16, can be read and written at `c`; the processor has AVX-512.
-    #[target_feature(enable = "avx512f")]
-    unsafe fn add(c: *mut f32, sums: &[f32]) {
-        use std::arch::x86_64::*;
-        for (at, sums) in sums.chunks_exact(16).enumerate() {
-            // SAFETY: the caller's promise.
-            unsafe {
-                let c = c.add(16 * at);
-                _mm512_storeu_ps(c, _mm512_add_ps(_mm512_loadu_ps(c), _mm512_loadu_ps(sums.as_ptr())));
-            }
-        }
-    }
-
-    /// Writes the sums, which begin with what C holds if it `continues`.
+    /// Writes the sums, which begin with what C holds if it `continues`, and else with zeros.
     ///
     /// # Safety
-    /// As [`multiply_into`].
+    /// As [`tile`], for rows of B at equal distances.
     unsafe fn multiply(
         rows: usize,
         k: usize,
@@ -208,13 +220,11 @@ mod unit {
         (c, c_step): (*mut f32, usize),
         continues: bool,
     ) {
-        let shapes = &SHAPES[rows - 1];
         let (b_bytes, c_bytes) = (b_step * size_of::<f32>(), c_step * size_of::<f32>());
-        // The registers are set up and given up within one block, so that nothing else can touch them meanwhile. Zeroed when they are set up.
         macro_rules! with_registers {
-            ($load:expr, $multiply:expr, $store:expr, $($clobbered:tt)*) => {
+            ($zero:expr, $load:expr, $multiply:expr, $store:expr, $($clobbered:tt)*) => {
                 asm!(
-                    "ldtilecfg [{shapes}]",
+                    $zero,
                     "test {continues:e}, {continues:e}",
                     "jz 2f",
                     $load,
@@ -229,8 +239,6 @@ mod unit {
                     "jnz 3b",
                     "4:",
                     $store,
-                    "tilerelease",
-                    shapes = in(reg) shapes,
                     continues = in(reg) u32::from(continues),
                     blocks = inout(reg) k / PAIRS => _,
                     a = inout(reg) a => _,
@@ -251,6 +259,10 @@ mod unit {
         unsafe {
             if rows > 16 {
                 with_registers!(
+                    "tilezero tmm0
+                    tilezero tmm1
+                    tilezero tmm2
+                    tilezero tmm3",
                     "tileloadd tmm0, [{c} + {c_row}*1]
                     tileloadd tmm1, [{c} + {c_row}*1 + 64]
                     tileloadd tmm2, [{c_lower} + {c_row}*1]
@@ -271,6 +283,8 @@ mod unit {
                 );
             } else {
                 with_registers!(
+                    "tilezero tmm0
+                    tilezero tmm1",
                     "tileloadd tmm0, [{c} + {c_row}*1]
                     tileloadd tmm1, [{c} + {c_row}*1 + 64]",
                     "tileloadd tmm4, [{a} + {a_row}*1]

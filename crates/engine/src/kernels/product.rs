@@ -18,7 +18,7 @@ use rayon::ThreadPool;
 use self::target::ColumnSpan;
 pub use self::target::{Initial, Target};
 use super::isa::Isa;
-use super::matrix_unit;
+use super::matrix_unit::{self, Registers};
 use super::pack::Panels;
 use super::parallel::{Shared, each_with};
 use super::tile::{EvenRows, MAX_COLUMNS, MAX_ROWS, Merge, Tiles};
@@ -345,6 +345,7 @@ impl PackedBlock {
         let span_count = target.spans(column, count, &mut spans);
         let spans = &spans[..span_count];
         let mut sums = [0.0f32; MAX_ROWS * MAX_COLUMNS];
+        let mut registers = Registers::default();
         let adjacent = count == tiles.columns && span_count == 1 && target.steps[2] == 1;
         let depth_of = |(start, len): (usize, usize)| self.start + start..self.start + start + len;
         let mut parts = self.parts().peekable();
@@ -375,10 +376,20 @@ impl PackedBlock {
                 let rows = end - first;
                 let tile = tiles.by_rows[rows - 1];
                 let row = self.row + first;
+                if tiles.by_matrix_unit {
+                    // SAFETY: such tiles are those of a usable unit.
+                    unsafe { registers.shape(rows) };
+                }
                 let base = match initial {
                     Initial::Zero if first_part => None,
                     Initial::Rows(_) | Initial::Columns(_) | Initial::Continue if first_part => Some(initial),
                     _ => Some(Initial::Keep),
+                };
+                // Whether the sums begin with it: they always do in the matrix unit.
+                let goes_on = match base {
+                    Some(Initial::Continue) => true,
+                    Some(_) => tiles.by_matrix_unit,
+                    None => false,
                 };
                 // SAFETY: the panels were packed above and by `pack_rows`; the elements of C are this call's alone.
                 unsafe {
@@ -399,33 +410,33 @@ impl PackedBlock {
                         }
                         let merge = match base {
                             None => Merge::Write,
-                            Some(Initial::Continue) => Merge::Continue,
+                            Some(_) if goes_on => Merge::Continue,
                             Some(_) => Merge::Add,
                         };
                         tile(tiles.panel_rows(len), a, b, (c, target.row_step), merge);
                     } else {
                         let line = |r: usize| target.start.add((row + r) * target.row_step);
-                        let continues = matches!(base, Some(Initial::Continue));
-                        for r in (0..rows).filter(|_| continues) {
+                        // As it is for one row of a span.
+                        let base_of = |r: usize, span: &ColumnSpan| match base {
+                            Some(Initial::Rows(bias)) => Initial::Rows(&bias[row + r..]),
+                            Some(Initial::Columns(bias)) => Initial::Columns(&bias[column + span.at..]),
+                            Some(Initial::Keep | Initial::Continue) => Initial::Keep,
+                            None | Some(Initial::Zero) => Initial::Zero,
+                        };
+                        for r in (0..rows).filter(|_| goes_on) {
                             for span in spans {
                                 let sums = &mut sums[r * tiles.columns + span.at..][..span.len];
-                                span.load(line(r).add(span.offset), target.steps[2], sums);
+                                let from = line(r).add(span.offset);
+                                span.load(from, target.steps[2], sums, base_of(r, span));
                             }
                         }
-                        let merge = if continues { Merge::Continue } else { Merge::Write };
+                        let merge = if goes_on { Merge::Continue } else { Merge::Write };
                         tile(tiles.panel_rows(len), a, b, (sums.as_mut_ptr(), tiles.columns), merge);
                         for r in 0..rows {
                             let line = line(r);
                             let sums = &sums[r * tiles.columns..][..count];
                             for span in spans {
-                                let base = match base {
-                                    Some(Initial::Rows(bias)) => Initial::Rows(&bias[row + r..]),
-                                    Some(Initial::Columns(bias)) => {
-                                        Initial::Columns(&bias[column + span.at..])
-                                    }
-                                    Some(Initial::Keep) => Initial::Keep,
-                                    None | Some(Initial::Zero | Initial::Continue) => Initial::Zero,
-                                };
+                                let base = if goes_on { Initial::Zero } else { base_of(r, span) };
                                 let sums = &sums[span.at..span.at + span.len];
                                 span.merge(line.add(span.offset), target.steps[2], sums, base);
                             }
@@ -525,83 +536,145 @@ mod tests {
         }
     }
 
-    /// What the matrix unit adds up for one element: blocks of 32 neighbours in two chains each, block after block, part after part.
-    fn by_unit(extents: Extents, element: impl Fn(usize) -> (f32, f32)) -> f32 {
-        let chain = |places: std::ops::Range<usize>| {
-            places.step_by(2).map(&element).fold(0.0f32, |sum, (x, y)| x.mul_add(y, sum))
-        };
-        let parts = (0..extents.depth).step_by(extents.part()).map(|start| {
-            let end = (start + extents.part()).min(extents.depth);
-            let blocks = (start..end).step_by(32).map(|at| at..(at + 32).min(end));
-            blocks.fold(0.0, |sum, block| sum + (chain(block.clone()) + chain(block.start + 1..block.end)))
-        });
-        parts.reduce(|sum, part| sum + part).unwrap_or(0.0)
+    /// Two matrices of bf16 numbers, the second one also as numbers that are rounded on the way, and both as floats.
+    struct Narrow {
+        extents: Extents,
+        a: Vec<Bf16>,
+        b: Vec<Bf16>,
+        weight: Vec<f32>,
+        /// Distances between lines, and between neighbours on one, of both.
+        steps: [(usize, usize); 2],
     }
 
-    /// Computes a product of bf16 numbers by the tiles of this processor for floats and for pairs, and as one of floats: the bits are equal. Those
-    /// of the matrix unit's tiles are those of its order.
-    fn check_bf16([rows, columns, depth]: [usize; 3], transposed: [bool; 2]) {
-        let extents = Extents::new(rows, columns, depth);
-        let narrow = |floats: Vec<f32>| floats.into_iter().map(Bf16::nearest).collect::<Vec<_>>();
-        let (a, weight) = (narrow(numbers(rows * depth, 1)), numbers(depth * columns, 2));
-        let b = narrow(weight.clone());
-        let strides = |across: bool, lines: usize| if across { (1, lines) } else { (depth, 1) };
-        let (line_step, depth_step) = strides(transposed[0], rows);
-        let left = Strided { data: &a[..], line_step, depth_step };
-        let (line_step, depth_step) = strides(transposed[1], columns);
-        let right = Strided { data: &b[..], line_step, depth_step };
-        let rounded = Rounded(Strided { data: &weight[..], line_step, depth_step });
-        let (wide_a, wide_b): (Vec<f32>, Vec<f32>) =
-            (a.iter().map(|x| x.float()).collect(), b.iter().map(|x| x.float()).collect());
-        let (line_step, depth_step) = strides(transposed[0], rows);
-        let wide_left = Strided { data: &wide_a[..], line_step, depth_step };
-        let (line_step, depth_step) = strides(transposed[1], columns);
-        let wide_right = Strided { data: &wide_b[..], line_step, depth_step };
-        fn bits<A: Panels, B: Panels>(extents: Extents, tiles: &Tiles, a: &A, b: &B) -> Vec<u32> {
-            let mut c = vec![f32::NAN; extents.rows * extents.columns];
-            let target = Target::matrix(Shared::new(c.as_mut_ptr()), extents.columns);
-            let mut scratch = vec![f32::NAN; extents.scratch_alone()];
+    impl Narrow {
+        fn new([rows, columns, depth]: [usize; 3], transposed: [bool; 2]) -> Self {
+            let narrow = |floats: &[f32]| floats.iter().map(|&x| Bf16::nearest(x)).collect::<Vec<_>>();
+            let (a, weight) = (numbers(rows * depth, 1), numbers(depth * columns, 2));
+            let steps = |across: bool, lines: usize| if across { (1, lines) } else { (depth, 1) };
+            Self {
+                extents: Extents::new(rows, columns, depth),
+                a: narrow(&a),
+                b: narrow(&weight),
+                weight,
+                steps: [steps(transposed[0], rows), steps(transposed[1], columns)],
+            }
+        }
+
+        fn matrix<'a, T>(&self, data: &'a [T], at: usize) -> Strided<'a, T> {
+            let (line_step, depth_step) = self.steps[at];
+            Strided { data, line_step, depth_step }
+        }
+
+        /// The bits of the product by some tiles, added to an initial value, which all layouts of the result share.
+        fn bits(&self, tiles: &Tiles, initial: Initial<'_>) -> Vec<u32> {
+            let rounded = Rounded(self.matrix(&self.weight, 1));
+            let found = self.product(tiles, &self.matrix(&self.b, 1), initial, 1);
+            let message = || format!("{:?} {:?} {}", self.extents, self.steps, tiles.by_matrix_unit);
+            assert!(self.product(tiles, &rounded, initial, 1) == found, "rounded: {}", message());
+            assert!(self.product(tiles, &rounded, initial, 2) == found, "apart: {}", message());
+            found
+        }
+
+        /// Neighbours on a row of C are `step` apart.
+        fn product<B: Panels>(&self, tiles: &Tiles, b: &B, initial: Initial<'_>, step: usize) -> Vec<u32> {
+            let Extents { rows, columns, .. } = self.extents;
+            let mut c = vec![f32::NAN; rows * columns * step];
+            c.iter_mut().step_by(step).zip(numbers(rows * columns, 3)).for_each(|(c, x)| *c = x);
+            let start = Shared::new(c.as_mut_ptr());
+            let target =
+                Target { steps: [0, 0, step], size: [1, columns], ..Target::matrix(start, columns * step) };
+            let mut scratch = vec![f32::NAN; self.extents.scratch_alone()];
+            let factors = (&self.matrix(&self.a, 0), b);
             // SAFETY: `c` is the whole of C.
-            unsafe { product_by(tiles, None, extents, (a, b), Initial::Zero, target, &mut scratch) };
+            unsafe { product_by(tiles, None, self.extents, factors, initial, target, &mut scratch) };
+            c.iter().step_by(step).map(|x| x.to_bits()).collect()
+        }
+
+        /// The bits of the product of floats.
+        fn bits_in_f32(&self) -> Vec<u32> {
+            let [a, b] = [&self.a, &self.b].map(|x| x.iter().map(|x| x.float()).collect::<Vec<_>>());
+            let wide = Self { a: Vec::new(), b: Vec::new(), weight: Vec::new(), ..*self };
+            let mut c = vec![f32::NAN; self.extents.rows * self.extents.columns];
+            let target = Target::matrix(Shared::new(c.as_mut_ptr()), self.extents.columns);
+            let mut scratch = vec![f32::NAN; self.extents.scratch_alone()];
+            let factors = (&wide.matrix(&a, 0), &wide.matrix(&b, 1));
+            // SAFETY: `c` is the whole of C.
+            unsafe { product(None, self.extents, factors, Initial::Zero, target, &mut scratch) };
             c.iter().map(|x| x.to_bits()).collect()
         }
-        let expected = bits(extents, Tiles::detect(), &wide_left, &wide_right);
-        let unit = Tiles::of_matrix_unit().filter(|_| depth >= matrix_unit::LEAST_DEPTH);
-        for tiles in [Some(Tiles::detect()), Tiles::of_pairs(), unit].into_iter().flatten() {
-            let (pairs, unit) = (tiles.takes_pairs, tiles.by_matrix_unit);
-            let by_unit = |at: usize| {
-                let (i, j) = (at / columns, at % columns);
-                let x = |k: usize| wide_left.data[i * wide_left.line_step + k * wide_left.depth_step];
-                let y = |k: usize| wide_right.data[j * wide_right.line_step + k * wide_right.depth_step];
-                by_unit(extents, |k| (x(k), y(k))).to_bits()
+
+        /// What the matrix unit adds to an initial value: blocks of 32 neighbours in two chains each, block after block, part after part.
+        fn bits_by_unit(&self, initial: Initial<'_>) -> Vec<u32> {
+            let Extents { rows, columns, depth, .. } = self.extents;
+            let part = self.extents.part();
+            let before = numbers(rows * columns, 3);
+            let element = |i: usize, j: usize| {
+                let factor = |k: usize, at: usize, line: usize, data: &[Bf16]| {
+                    data[line * self.steps[at].0 + k * self.steps[at].1].float()
+                };
+                let chain = |places: Range<usize>| {
+                    places.step_by(2).fold(0.0f32, |sum, k| {
+                        factor(k, 0, i, &self.a).mul_add(factor(k, 1, j, &self.b), sum)
+                    })
+                };
+                let blocks = (0..depth).step_by(part).flat_map(|start| {
+                    let end = (start + part).min(depth);
+                    (start..end).step_by(32).map(move |at| at..(at + 32).min(end))
+                });
+                let first = match initial {
+                    Initial::Zero => 0.0,
+                    Initial::Keep | Initial::Continue => before[i * columns + j],
+                    Initial::Rows(bias) => bias[i],
+                    Initial::Columns(bias) => bias[j],
+                };
+                blocks.fold(first, |sum, block| {
+                    sum + (chain(block.clone()) + chain(block.start + 1..block.end))
+                })
             };
-            let expected = if unit { (0..rows * columns).map(by_unit).collect() } else { expected.clone() };
-            let message = format!("{extents:?} {transposed:?} {pairs} {unit}");
-            assert!(bits(extents, tiles, &left, &right) == expected, "{message}");
-            assert!(bits(extents, tiles, &left, &rounded) == expected, "{message}");
+            (0..rows * columns).map(|at| element(at / columns, at % columns).to_bits()).collect()
+        }
+    }
+
+    const LAYOUTS: [[bool; 2]; 4] = [[false, false], [true, false], [false, true], [true, true]];
+
+    #[test]
+    fn factors_in_bf16_have_the_bits_of_their_products_in_f32() {
+        for extents in
+            [[1, 1, 1], [12, 32, 8], [13, 33, 147], [7, 100, 300], [530, 70, 31], [100, 40, 1101], [5, 9, 0]]
+        {
+            for transposed in LAYOUTS {
+                let narrow = Narrow::new(extents, transposed);
+                let expected = narrow.bits_in_f32();
+                for tiles in [Some(Tiles::detect()), Tiles::of_pairs()].into_iter().flatten() {
+                    assert!(narrow.bits(tiles, Initial::Zero) == expected, "{extents:?} {transposed:?}");
+                }
+            }
         }
     }
 
     #[test]
-    fn factors_in_bf16_have_the_bits_of_their_products_in_f32() {
+    fn the_matrix_unit_sums_blocks_in_its_own_order() {
+        let Some(tiles) = Tiles::of_matrix_unit() else { return };
+        let bias = numbers(600, 4);
+        // Rows of one register and of two, and depths that fill blocks, or whose last part does not fill one.
         for extents in [
-            [1, 1, 1],
-            [12, 32, 8],
-            [13, 33, 147],
-            [7, 100, 300],
-            [530, 70, 31],
-            [100, 40, 1101],
-            [5, 9, 0],
-            // Rows of one register and of two, and depths that fill blocks, or whose last part does not fill one.
             [32, 64, 16],
+            [1, 40, 257],
+            [13, 33, 147],
             [16, 32, 64],
             [33, 31, 17],
+            [530, 70, 31],
             [70, 96, 512],
+            [100, 40, 1101],
             [31, 32, 2561],
-            [1, 40, 257],
         ] {
-            for transposed in [[false, false], [true, false], [false, true], [true, true]] {
-                check_bf16(extents, transposed);
+            for transposed in LAYOUTS {
+                let narrow = Narrow::new(extents, transposed);
+                let initials = [Initial::Zero, Initial::Keep, Initial::Rows(&bias), Initial::Columns(&bias)];
+                for (at, initial) in initials.into_iter().enumerate() {
+                    let expected = narrow.bits_by_unit(initial);
+                    assert!(narrow.bits(tiles, initial) == expected, "{extents:?} {transposed:?} {at}");
+                }
             }
         }
     }

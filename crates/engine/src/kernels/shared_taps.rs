@@ -25,6 +25,7 @@ use rayon::ThreadPool;
 
 #[cfg(target_arch = "x86_64")]
 use super::bf16::Bf16;
+use super::matrix_unit::Registers;
 use super::number::Number;
 #[cfg(target_arch = "x86_64")]
 use super::pack::transpose8;
@@ -223,6 +224,7 @@ impl<'a, T: Number> Transposed<'a, T> {
         let (tiles, width) = (self.tiles, self.x.taps[1]);
         let tap_lines = taps.start / width..(taps.end - 1) / width + 1;
         let mut offsets = [0u32; DEPTH];
+        let mut registers = Registers::default();
         for (start, len) in block.parts() {
             let first = block.start + start;
             let [line, _] = self.place(first, tap_lines.start);
@@ -243,8 +245,11 @@ impl<'a, T: Number> Transposed<'a, T> {
                 let start_of_tap = (down * self.line() + across) * tiles.columns;
                 for panel in 0..block.panels() {
                     let rows = block.panel(panel);
-                    // SAFETY: the caller's promise; offsets of all taps lie in the slot.
+                    // SAFETY: the caller's promise; offsets of all taps lie in the slot. Tiles of the matrix unit are those of a usable one.
                     unsafe {
+                        if tiles.by_matrix_unit {
+                            registers.shape(rows.len());
+                        }
                         let a = packed.add(block.place(tiles, (start, len), rows.start));
                         let b =
                             ListedRows { start: slot.as_ptr().add(start_of_tap), offsets: offsets.as_ptr() };

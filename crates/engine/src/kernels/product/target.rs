@@ -72,14 +72,21 @@ pub(super) struct ColumnSpan {
 }
 
 impl ColumnSpan {
-    /// Reads one row of a tile.
+    /// Begins the sums of one row of a tile with what they are added to, cut to begin with this row and span.
     ///
     /// # Safety
-    /// As many initialized elements as `sums` has, `step` apart, can be read at `from`.
-    pub(super) unsafe fn load(&self, from: *const f32, step: usize, sums: &mut [f32]) {
-        for (j, sum) in sums.iter_mut().enumerate() {
-            // SAFETY: the caller's promise.
-            *sum = unsafe { *from.add(j * step) };
+    /// As many initialized elements as `sums` has, `step` apart, can be read at `from` if `base` keeps them.
+    pub(super) unsafe fn load(&self, from: *const f32, step: usize, sums: &mut [f32], base: Initial<'_>) {
+        match base {
+            Initial::Zero => sums.fill(0.0),
+            Initial::Rows(bias) => sums.fill(bias[0]),
+            Initial::Columns(bias) => sums.copy_from_slice(&bias[..sums.len()]),
+            Initial::Keep | Initial::Continue => {
+                for (j, sum) in sums.iter_mut().enumerate() {
+                    // SAFETY: the caller's promise.
+                    *sum = unsafe { *from.add(j * step) };
+                }
+            }
         }
     }
 
