@@ -13,14 +13,22 @@
 //! ```
 //!
 //! **Panels.** Their depth is filled up with zeros to a multiple of 16 pairs. A panel of B has one row of columns for each pair, as for other tiles;
-//! one of A has, for each 16 pairs, its rows, each with 16 pairs side by side ([`join_lines`]).
+//! one of A has, for each 16 pairs, its rows, each with 16 pairs side by side.
 //!
 //! **Bits.** The unit adds the products of 32 neighbours along the shared dimension in two chains from zero, those of even and those of odd
 //! places, and then both chains' sum to what C holds; numbers below 2⁻¹²⁶ count as zero, as factors and as sums (Intel's manual, `TDPBF16PS`). So an
 //! element is another sum than in a product of floats, but always the same one: it begins with what C holds, blocks of 32 begin where a part of
 //! the depth does, and one follows the other through all parts.
 
-use super::pairs::Pair;
+use std::ops::Range;
+
+use super::bf16::Bf16;
+use super::isa::vectorized;
+use super::number::Number;
+use super::pack::{Panels, transpose};
+use super::pairs::{Pair, join};
+use super::product::DEPTH;
+use super::tile::MAX_ROWS;
 
 /// Pairs in one row of a tile of A.
 pub const PAIRS: usize = 16;
@@ -32,11 +40,44 @@ pub const fn panel_rows(depth: usize) -> usize {
     depth.div_ceil(2 * PAIRS) * PAIRS
 }
 
-/// Brings a panel of `width` lines, with one row of pairs of all lines for each two neighbours, into the order of a panel of A.
-pub fn join_lines(rows: &[Pair], width: usize, out: &mut [f32]) {
-    let floats: &[f32] = bytemuck::cast_slice(rows);
-    for (rows, out) in floats.chunks_exact(PAIRS * width).zip(out.chunks_exact_mut(PAIRS * width)) {
-        super::pack::transpose(rows, width, PAIRS, PAIRS, out);
+/// Writes `width` lines of one length as a panel of A.
+pub fn join_lines<'l, T: Number + 'l>(line: impl Fn(usize) -> &'l [T], width: usize, out: &mut [Pair]) {
+    vectorized(
+        #[inline(always)]
+        || {
+            for i in 0..width {
+                let mut rows = out.chunks_exact_mut(PAIRS).skip(i).step_by(width);
+                for (numbers, row) in line(i).chunks(2 * PAIRS).zip(&mut rows) {
+                    if numbers.len() == 2 * PAIRS {
+                        for (pair, two) in row.iter_mut().zip(numbers.chunks_exact(2)) {
+                            *pair = join(two[0].nearest(), two[1].nearest());
+                        }
+                    } else {
+                        row.fill(0);
+                        for (pair, two) in row.iter_mut().zip(numbers.chunks(2)) {
+                            *pair = join(two[0].nearest(), two.get(1).map_or(Bf16(0), |x| x.nearest()));
+                        }
+                    }
+                }
+            }
+        },
+    );
+}
+
+/// Writes lines as a panel of A, of panels that pack one row of all lines after another.
+pub fn pack_by_rows<P: Panels + ?Sized>(
+    panels: &P,
+    lines: Range<usize>,
+    depth: Range<usize>,
+    out: &mut [Pair],
+) {
+    let (width, count) = (lines.len(), depth.len().div_ceil(2));
+    let mut rows = [0; panel_rows(DEPTH) * MAX_ROWS];
+    let rows = &mut rows[..panel_rows(depth.len()) * width];
+    panels.pack_pairs(lines, depth, width, &mut rows[..count * width]);
+    let (rows, out): (&[f32], &mut [f32]) = (bytemuck::cast_slice(rows), bytemuck::cast_slice_mut(out));
+    for (rows, out) in rows.chunks_exact(PAIRS * width).zip(out.chunks_exact_mut(PAIRS * width)) {
+        transpose(rows, width, PAIRS, PAIRS, out);
     }
 }
 
@@ -69,13 +110,13 @@ mod unit {
     use std::sync::LazyLock;
 
     use super::PAIRS;
-    use crate::kernels::isa::Isa;
+    use crate::kernels::isa::{Isa, prefetch};
     use crate::kernels::tile::{Ahead, MAX_COLUMNS, MAX_ROWS, Merge, Rows};
 
     /// Bytes of a row of a register.
     const ROW: usize = 64;
-    /// The most rows of a panel.
-    const DEPTH: usize = super::panel_rows(crate::kernels::product::DEPTH);
+    /// The most rows of a panel of B.
+    const MOST: usize = super::panel_rows(super::DEPTH);
 
     /// Whether this process may use the processor's matrix unit: the first call asks the kernel, which keeps its registers for every thread from
     /// then on.
@@ -177,14 +218,18 @@ mod unit {
         (c, stride): (*mut f32, usize),
         merge: Merge,
     ) {
-        debug_assert!(k.is_multiple_of(PAIRS) && k <= DEPTH);
+        debug_assert!(k.is_multiple_of(PAIRS) && k <= MOST);
         (0..k).step_by(Ahead::ROWS).for_each(|row| b.ask_ahead(row));
+        // The next tile of C mostly lies below; it arrives while this one is computed. Hints touch nothing.
+        for line in (R..2 * R).flat_map(|r| [0, 16].map(|column| r * stride + column)) {
+            prefetch::<{ std::arch::x86_64::_MM_HINT_ET0 }, _>(c.wrapping_add(line));
+        }
         // SAFETY: the caller's promise; what is gathered or summed up apart has all rows and columns.
         unsafe {
             match b.even() {
                 Some(b) => multiply(R, k, a, b, (c, stride), merge != Merge::Write),
                 None => {
-                    let mut gathered = Aligned([0.0; DEPTH * MAX_COLUMNS]);
+                    let mut gathered = Aligned([0.0; MOST * MAX_COLUMNS]);
                     gather(b, &mut gathered.0[..k * MAX_COLUMNS]);
                     let b = (gathered.0.as_ptr(), MAX_COLUMNS);
                     multiply(R, k, a, b, (c, stride), merge != Merge::Write);

@@ -15,6 +15,9 @@ pub trait Number: Element + Default {
     /// The same number.
     fn float(self) -> f32;
 
+    /// The nearest bf16 number.
+    fn nearest(self) -> Bf16;
+
     /// Copies numbers.
     fn widen(from: &[Self], to: &mut [f32]);
 
@@ -81,6 +84,11 @@ impl Number for f32 {
         self
     }
 
+    #[inline(always)]
+    fn nearest(self) -> Bf16 {
+        Bf16::nearest(self)
+    }
+
     #[inline]
     fn widen(from: &[Self], to: &mut [f32]) {
         to.copy_from_slice(from);
@@ -126,6 +134,11 @@ impl Number for Bf16 {
     #[inline(always)]
     fn float(self) -> f32 {
         self.float()
+    }
+
+    #[inline(always)]
+    fn nearest(self) -> Bf16 {
+        self
     }
 
     fn widen(from: &[Self], to: &mut [f32]) {

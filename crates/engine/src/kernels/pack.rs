@@ -7,6 +7,7 @@ use super::bf16;
 #[cfg(target_arch = "x86_64")]
 use super::isa::Isa;
 use super::isa::vectorized;
+use super::matrix_unit;
 use super::number::Number;
 use super::pairs::{self, Pair};
 use super::tile::{Ahead, MAX_COLUMNS};
@@ -36,6 +37,11 @@ pub trait Panels: Sync {
     /// `lines[first + i][depth.start + 2 k]` and of the next, or of zero behind the last.
     fn pack_pairs(&self, lines: Range<usize>, depth: Range<usize>, width: usize, out: &mut [Pair]) {
         pack_pairs_by_rows(self, lines, depth, width, out);
+    }
+
+    /// Writes pairs of the lines, of a part of the depth, as the [matrix unit](super::matrix_unit) takes a panel of A.
+    fn pack_lines(&self, lines: Range<usize>, depth: Range<usize>, out: &mut [Pair]) {
+        matrix_unit::pack_by_rows(self, lines, depth, out);
     }
 }
 
@@ -73,6 +79,10 @@ impl<P: Panels> Panels for Rounded<P> {
 
     fn pack_pairs(&self, lines: Range<usize>, depth: Range<usize>, width: usize, out: &mut [Pair]) {
         self.0.pack_pairs(lines, depth, width, out);
+    }
+
+    fn pack_lines(&self, lines: Range<usize>, depth: Range<usize>, out: &mut [Pair]) {
+        self.0.pack_lines(lines, depth, out);
     }
 
     fn ahead(&self, lines: Range<usize>, depth: Range<usize>, share: [usize; 2]) -> Option<Ahead> {
@@ -156,6 +166,15 @@ impl<T: Number> Panels for Strided<'_, T> {
             }
             _ => pack_pairs_by_rows(self, lines, depth, width, out),
         }
+    }
+
+    fn pack_lines(&self, lines: Range<usize>, depth: Range<usize>, out: &mut [Pair]) {
+        if self.depth_step != 1 {
+            return matrix_unit::pack_by_rows(self, lines, depth, out);
+        }
+        let (first, len) = (lines.start, depth.len());
+        let line = |i: usize| &self.data[(first + i) * self.line_step + depth.start..][..len];
+        matrix_unit::join_lines(line, lines.len(), out);
     }
 }
 

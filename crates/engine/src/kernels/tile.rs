@@ -12,7 +12,6 @@ use super::isa::prefetch;
 use super::matrix_unit;
 use super::pack::Panels;
 use super::pairs::Pair;
-use super::product::DEPTH;
 
 /// What a tile does with the elements of C.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -190,14 +189,11 @@ impl Tiles {
         depth: Range<usize>,
         out: &mut [f32],
     ) {
-        let width = lines.len();
-        if !self.by_matrix_unit {
-            return self.pack(panels, lines, depth, width, out);
+        if self.by_matrix_unit {
+            return panels.pack_lines(lines, depth, pairs(out));
         }
-        let mut rows = [0.0; matrix_unit::panel_rows(DEPTH) * MAX_ROWS];
-        let rows = &mut rows[..self.panel_rows(depth.len()) * width];
-        self.pack(panels, lines, depth, width, rows);
-        matrix_unit::join_lines(pairs(rows), width, out);
+        let width = lines.len();
+        self.pack(panels, lines, depth, width, out);
     }
 
     /// Packs a panel, whose rows are `width` elements.
