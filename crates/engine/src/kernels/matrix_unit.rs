@@ -84,12 +84,6 @@ pub fn pack_by_rows<P: Panels + ?Sized>(
 #[cfg(all(target_arch = "x86_64", target_os = "linux", not(miri)))]
 pub use unit::{Registers, is_usable, tile};
 
-/// Whether this process may use a matrix unit.
-#[cfg(not(all(target_arch = "x86_64", target_os = "linux", not(miri))))]
-pub const fn is_usable() -> bool {
-    false
-}
-
 /// Stands for the registers of a matrix unit where there is none.
 #[cfg(not(all(target_arch = "x86_64", target_os = "linux", not(miri))))]
 #[derive(Default)]
@@ -97,10 +91,10 @@ pub struct Registers;
 
 #[cfg(not(all(target_arch = "x86_64", target_os = "linux", not(miri))))]
 impl Registers {
-    /// Never called.
+    /// There are none to shape.
     ///
     /// # Safety
-    /// None.
+    /// Nothing is required.
     pub unsafe fn shape(&mut self, _: usize) {}
 }
 
@@ -224,7 +218,7 @@ mod unit {
         for line in (R..2 * R).flat_map(|r| [0, 16].map(|column| r * stride + column)) {
             prefetch::<{ std::arch::x86_64::_MM_HINT_ET0 }, _>(c.wrapping_add(line));
         }
-        // SAFETY: the caller's promise; what is gathered or summed up apart has all rows and columns.
+        // SAFETY: the caller's promise; what is gathered has all rows.
         unsafe {
             match b.even() {
                 Some(b) => multiply(R, k, a, b, (c, stride), merge != Merge::Write),

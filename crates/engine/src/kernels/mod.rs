@@ -12,12 +12,14 @@
 //! checks that before a kernel runs.
 //!
 //! **Types.** Kernels are written for `f32`. An op with bf16 operands ([`OpKind::Mixed`]) runs the same kernel on widened numbers (`mixed.rs`);
-//! products pack bf16 factors as they are, and multiply pairs of them if the processor can (`pairs.rs`).
+//! products pack bf16 factors as they are, and multiply pairs of them if the processor can, by its matrix unit (`matrix_unit.rs`) or its
+//! vector units (`pairs.rs`).
 //!
 //! **Bits.** A result depends on the operands alone (and on seed and iteration, for random ones): not on threads, addresses or what the
 //! workspace held. Work is cut by extents; sums are trees or chains fixed by extents; elementwise loops round the same way at every
 //! vector width because they never contract, and the matrix product always does. So they are equal on all processors as well, with one
-//! exception: in products of bf16 numbers, processors with AVX-512 BF16 take numbers below 2⁻¹²⁶ as zero.
+//! exception: in products of bf16 numbers, processors with AVX-512 BF16 take numbers below 2⁻¹²⁶ as zero, and matrix units have an order of
+//! their own.
 
 mod attention;
 mod batch_norm;

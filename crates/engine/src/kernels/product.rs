@@ -161,8 +161,9 @@ impl Extents {
 
 /// Computes `C = initial + A · B`. Without a pool it runs on this thread alone; the bits are the same.
 ///
-/// Factors that are both bf16 are multiplied by pairs where the processor gains from it ([`Tiles::of_factors`]): the sums have the bits of
-/// single multiply-adds, except that numbers below the least normal one count as zero.
+/// Factors that are both bf16 are multiplied by pairs where the processor gains from it ([`Extents::tiles`]): the sums have the bits of
+/// single multiply-adds, except that numbers below the least normal one count as zero. A matrix unit sums in
+/// [another order](super::matrix_unit).
 ///
 /// # Safety
 /// `target` covers memory for every element of C, which nothing else touches meanwhile, and which holds initialized floats if

@@ -34,6 +34,10 @@ pub trait Rows: Copy {
 
     /// The first row and the distance between neighbours, if that is the same for all.
     #[inline(always)]
+    #[cfg_attr(
+        not(all(target_arch = "x86_64", target_os = "linux", not(miri))),
+        allow(dead_code, reason = "asked by the matrix unit")
+    )]
     fn even(self) -> Option<(*const f32, usize)> {
         None
     }
@@ -58,6 +62,7 @@ pub struct EvenRows {
 
 /// Memory that is read later, by pairs of cache lines.
 #[derive(Clone, Copy)]
+#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "no hints there"))]
 pub struct Ahead {
     /// The first pair.
     pub start: *const u8,
@@ -67,6 +72,7 @@ pub struct Ahead {
 
 impl Ahead {
     /// Rows of a tile for each pair. Pairs that are asked for all at once wait for each other in the processor's fill buffers.
+    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "no hints there"))]
     pub const ROWS: usize = 16;
     /// Bytes of a pair of lines.
     pub const PAIR: usize = 128;
@@ -93,6 +99,7 @@ impl Rows for EvenRows {
     }
 
     #[inline(always)]
+    #[cfg_attr(not(target_arch = "x86_64"), allow(unused_variables, reason = "no hints there"))]
     fn ask_ahead(self, k: usize) {
         #[cfg(target_arch = "x86_64")]
         if k.is_multiple_of(Ahead::ROWS) {
