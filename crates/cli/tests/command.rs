@@ -462,7 +462,8 @@ fn plans_and_trainings_are_exported_to_other_viewers() {
 fn the_largest_batch_is_the_last_one_that_fits() {
     let folder = tempfile::tempdir().unwrap();
     let at = folder.path();
-    let line = "train --model resnet20 --planner greedy --memory 20MiB --iterations 1 --json --plot loss.svg";
+    // With a number of evaluations, no clock ends the search for the largest batch.
+    let line = "train --model resnet20 --planner greedy --memory 20MiB --iterations 1 --evaluations 50 --json --plot loss.svg";
     let report = json(&expect(at, &format!("{line} --batch max"), 0));
     let batch = report["batch"].as_u64().unwrap();
     assert!(batch > 1 && report["measured_peak_bytes"].as_u64().unwrap() <= 20 << 20, "{batch}");
