@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 
 use elbowroom_engine::Interpreter;
+use elbowroom_engine::kernels::use_matrix_unit;
 use elbowroom_graph::op::{Mask, OpKind};
 use elbowroom_graph::zoo::{self, OptimizerKind, Options};
 use elbowroom_graph::{Content, Graph, Precision, Role};
@@ -76,8 +77,10 @@ fn set_weights<'g>(graph: &'g Graph, interpreter: &mut Interpreter<'_>) -> BTree
     begin
 }
 
-/// Compares the losses of a network in bf16 with PyTorch's, with a bound of their relative difference for each of three iterations.
-fn check_bf16(name: &str, options: &Options, bounds: [f64; 3]) {
+/// Compares the losses of a network in bf16 with PyTorch's, with a bound of their relative difference for each of three iterations: where sums have
+/// the order of products in f32, and that of a matrix unit.
+fn check_bf16(name: &str, options: &Options, bounds: [[f64; 3]; 2]) {
+    let bounds = bounds[usize::from(use_matrix_unit())];
     let graph = network(name, options).in_precision(Precision::Bf16).expect("the network has bf16");
     let lines = BF16_TABLE.lines().map(|line| line.split('\t').collect::<Vec<_>>());
     let expected: Vec<f64> =
@@ -178,13 +181,15 @@ fn a_diffusion_model() {
 }
 
 /// Bounds are two to four times what was found: PyTorch sums and rounds in another order, and rounds biases as well. Numbers that are cut off instead
-/// of rounded are outside.
+/// of rounded are outside. The losses of MobileNet in a matrix unit are nearer to those in double precision than PyTorch's in bf16 are, which are 8 % below
+/// them in the third iteration.
 #[test]
 fn losses_in_bf16() {
-    check_bf16("mobilenet-v2", &images(6), [0.025, 0.02, 0.1]);
-    check_bf16("efficientnet-b0", &images(6), [2e-3, 2e-3, 5e-3]);
-    check_bf16("convnext-tiny", &images(2).width(24), [0.015, 2e-3, 0.03]);
-    check_bf16("vit-b-16", &images(2).width(128).layers(2), [2e-3, 5e-3, 0.02]);
-    check_bf16("llama", &Options::new(2).length(20).vocabulary(50).width(256).layers(2), [2e-3, 1e-3, 1e-3]);
-    check_bf16("diffusion", &Options::new(2).image(16).width(16), [2e-3, 1.5e-3, 1e-3]);
+    check_bf16("mobilenet-v2", &images(6), [[0.025, 0.02, 0.1], [0.025, 0.07, 0.2]]);
+    check_bf16("efficientnet-b0", &images(6), [[2e-3, 2e-3, 5e-3], [4e-3, 7e-3, 0.02]]);
+    check_bf16("convnext-tiny", &images(2).width(24), [[0.015, 2e-3, 0.03], [4e-3, 0.03, 0.05]]);
+    check_bf16("vit-b-16", &images(2).width(128).layers(2), [[2e-3, 5e-3, 0.02], [1e-3, 0.01, 0.01]]);
+    let llama = Options::new(2).length(20).vocabulary(50).width(256).layers(2);
+    check_bf16("llama", &llama, [[2e-3, 1e-3, 1e-3], [2e-3, 5e-4, 5e-4]]);
+    check_bf16("diffusion", &Options::new(2).image(16).width(16), [[2e-3, 1.5e-3, 1e-3], [1e-3, 1e-3, 5e-4]]);
 }

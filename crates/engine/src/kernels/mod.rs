@@ -199,6 +199,11 @@ pub fn workspace(kind: &OpKind) -> Bytes {
     Bytes((floats * size_of::<f32>()) as u64)
 }
 
+/// Whether products of bf16 numbers run in a matrix unit of this processor, where sums have another order than elsewhere.
+pub fn use_matrix_unit() -> bool {
+    tile::Tiles::of_matrix_unit().is_some()
+}
+
 /// Whether an op is a product that packs its factors, and so can convert them on the way.
 fn packs_factors(kind: &OpKind) -> bool {
     match kind {
