@@ -199,9 +199,11 @@ pub fn workspace(kind: &OpKind) -> Bytes {
     Bytes((floats * size_of::<f32>()) as u64)
 }
 
-/// Whether products of bf16 numbers run in a matrix unit of this processor, where sums have another order than elsewhere.
-pub fn use_matrix_unit() -> bool {
-    tile::Tiles::of_matrix_unit().is_some()
+/// Whether an op is a product of bf16 numbers, and this process multiplies them in a matrix unit, where sums have another order than elsewhere.
+/// Those of few neighbours do not run there.
+pub fn uses_matrix_unit(kind: &OpKind) -> bool {
+    let OpKind::Mixed(mixed) = kind else { return false };
+    packs_factors(&mixed.kind) && tile::Tiles::of_matrix_unit().is_some()
 }
 
 /// Whether an op is a product that packs its factors, and so can convert them on the way.

@@ -377,10 +377,7 @@ impl PackedBlock {
                 let rows = end - first;
                 let tile = tiles.by_rows[rows - 1];
                 let row = self.row + first;
-                if tiles.by_matrix_unit {
-                    // SAFETY: such tiles are those of a usable unit.
-                    unsafe { registers.shape(rows) };
-                }
+                tiles.set_up(&mut registers, rows);
                 let base = match initial {
                     Initial::Zero if first_part => None,
                     Initial::Rows(_) | Initial::Columns(_) | Initial::Continue if first_part => Some(initial),

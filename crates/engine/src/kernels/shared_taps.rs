@@ -245,11 +245,9 @@ impl<'a, T: Number> Transposed<'a, T> {
                 let start_of_tap = (down * self.line() + across) * tiles.columns;
                 for panel in 0..block.panels() {
                     let rows = block.panel(panel);
-                    // SAFETY: the caller's promise; offsets of all taps lie in the slot. Tiles of the matrix unit are those of a usable one.
+                    tiles.set_up(&mut registers, rows.len());
+                    // SAFETY: the caller's promise; offsets of all taps lie in the slot.
                     unsafe {
-                        if tiles.by_matrix_unit {
-                            registers.shape(rows.len());
-                        }
                         let a = packed.add(block.place(tiles, (start, len), rows.start));
                         let b =
                             ListedRows { start: slot.as_ptr().add(start_of_tap), offsets: offsets.as_ptr() };

@@ -9,7 +9,7 @@ use std::ops::Range;
 use super::isa::Isa;
 #[cfg(target_arch = "x86_64")]
 use super::isa::prefetch;
-use super::matrix_unit;
+use super::matrix_unit::{self, Registers};
 use super::pack::Panels;
 use super::pairs::Pair;
 
@@ -146,7 +146,7 @@ pub struct Tiles {
     pub columns: usize,
     /// Whether the elements of panels are pairs of bf16 numbers ([`super::pairs`]); otherwise they are floats.
     pub takes_pairs: bool,
-    /// Whether panels are those of the [matrix unit](matrix_unit).
+    /// Whether they are those of the [matrix unit](matrix_unit), which is [set up](Self::set_up) before they are used.
     pub by_matrix_unit: bool,
     /// `by_rows[r − 1]` computes a tile of `r` rows.
     pub by_rows: &'static [TileFn<EvenRows>],
@@ -188,6 +188,15 @@ impl Tiles {
         None
     }
 
+    /// Prepares the thread for tiles of this many rows.
+    #[inline]
+    pub fn set_up(&self, registers: &mut Registers, rows: usize) {
+        if self.by_matrix_unit {
+            // SAFETY: such tiles are given out only if the unit is usable.
+            unsafe { registers.shape(rows) };
+        }
+    }
+
     /// Packs a panel of A, of as many lines as its tile has rows.
     pub fn pack_rows<P: Panels>(
         &self,
@@ -224,10 +233,12 @@ impl Tiles {
 
     /// Rows of a panel of some depth.
     pub const fn panel_rows(&self, depth: usize) -> usize {
-        match (self.takes_pairs, self.by_matrix_unit) {
-            (_, true) => matrix_unit::panel_rows(depth),
-            (true, false) => depth.div_ceil(2),
-            (false, false) => depth,
+        if self.by_matrix_unit {
+            matrix_unit::panel_rows(depth)
+        } else if self.takes_pairs {
+            depth.div_ceil(2)
+        } else {
+            depth
         }
     }
 

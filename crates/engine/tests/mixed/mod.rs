@@ -1,6 +1,6 @@
 //! Kernels on bf16 operands: the bits of the kernel for `f32` on the same numbers, rounded; near these where sums have another order.
 
-use elbowroom_engine::kernels::{Bf16, use_matrix_unit};
+use elbowroom_engine::kernels::{Bf16, uses_matrix_unit};
 use elbowroom_graph::{DType, Mixed, OpKind};
 use rayon::ThreadPool;
 
@@ -79,7 +79,7 @@ pub fn check(kind: &OpKind, operands: &[Vec<f64>], pools: &[ThreadPool; 2]) {
                     }
                     // Sums over parts of a large op, and in a matrix unit: their order is another one.
                     let of_parts = mixed.outputs[at] == DType::F32 && is_sum_of_parts(kind, &known);
-                    if of_parts || Mixed::is_product(kind) && use_matrix_unit() {
+                    if of_parts || uses_matrix_unit(&typed) {
                         let size = expected.iter().fold(1e-3f64, |size, x| size.max(x.abs()));
                         // What is rounded may be the neighbour.
                         let step = if mixed.outputs[at] == DType::Bf16 { 2f64.powi(-7) } else { 0.0 };
