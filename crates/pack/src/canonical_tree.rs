@@ -65,6 +65,12 @@ const EVERYWHERE: (u32, u32) = (0, u32::MAX);
 /// Nodes between two checks of the clock and the observer.
 pub(crate) const NODES_PER_CHECK: u64 = 256;
 
+/// How many conflicts a node looks at, for each of its unplaced items, before it sorts these by their lowest ends.
+const SCANS_PER_ITEM: usize = 16;
+
+/// A list is sorted anew if more of its items changed.
+const FEW_CHANGED: usize = 128;
+
 /// An instance as the search sees it, for any ceiling.
 pub(crate) struct Tree<N> {
     size: Vec<N>,
@@ -143,6 +149,11 @@ impl<N: Number> Tree<N> {
         self.size.len()
     }
 
+    /// Whether two items are alive together.
+    fn conflict(&self, a: u32, b: u32) -> bool {
+        self.spans_of(a).any(|(lo, hi)| self.spans_of(b).any(|(from, to)| lo < to && from < hi))
+    }
+
     /// The spans of an item.
     fn spans_of(&self, item: u32) -> impl Iterator<Item = (u32, u32)> + '_ {
         let spans = &self.spans[item as usize];
@@ -165,6 +176,16 @@ struct ItemState<N> {
     placed: bool,
 }
 
+/// Where an unplaced item ends at least.
+#[derive(Clone, Copy)]
+struct LowestEnd<N> {
+    end: N,
+    /// The offset for which it ends there.
+    offset: N,
+    hull: (u32, u32),
+    item: u32,
+}
+
 enum Change<N> {
     Placed(u32),
     MinOffset(u32, N),
@@ -183,6 +204,8 @@ pub(crate) struct TreeSearch<'t, N> {
     level: Vec<N>,
     /// The section for which a node was pruned last.
     tightest: u32,
+    /// Where the unplaced items of a node that passes many of them end at least, in ascending order.
+    ends: Vec<LowestEnd<N>>,
     /// Stack of lists of unplaced items, each nearly sorted by release date: those of the node, or of its parent until it is expanded.
     lists: Vec<(N, u32)>,
     /// Stack of children to try, the first one on top.
@@ -212,6 +235,7 @@ impl<'t, N: Number> TreeSearch<'t, N> {
             crossing: vec![0; tree.sections + 1],
             level: vec![N::default(); tree.sections],
             tightest: 0,
+            ends: Vec::new(),
             lists: Vec::new(),
             children: Vec::new(),
             trail: Vec::new(),
@@ -503,14 +527,14 @@ impl<'t, N: Number> TreeSearch<'t, N> {
         let mut lowest_end = N::TOP;
         // Elsewhere the same items wait with the same release dates as at the parent, which was not pruned.
         let (mut from, mut to) = touched;
+        let (mut scanned, mut changed) = (0, 0);
+        self.ends.clear();
         for at in start..end {
             let (before, item) = self.lists[at];
             let item_state = self.state[item as usize];
-            let end = item_state.min_offset + item_state.size;
-            let passed = (item_state.min_offset, item_state.rank) < last;
             let mut release = item_state.min_offset;
-            if passed {
-                match self.next_min_offset(item, last) {
+            if (item_state.min_offset, item_state.rank) < last {
+                match self.next_min_offset(item, (start, end), last.0, &mut scanned) {
                     Some(earliest) if tree.fixed[item as usize].is_none() => release = earliest,
                     _ => return false,
                 }
@@ -518,28 +542,22 @@ impl<'t, N: Number> TreeSearch<'t, N> {
             if tree.fixed[item as usize].is_some_and(|fixed| fixed < item_state.min_offset) {
                 return false;
             }
-            lowest_end = lowest_end.min(end);
+            lowest_end = lowest_end.min(item_state.min_offset + item_state.size);
             if release != before {
                 let (lo, hi) = tree.hull[item as usize];
                 (from, to) = (from.min(lo), to.max(hi));
                 self.lists[at].0 = release;
+                changed += 1;
             }
         }
-        // The list was sorted when its parent was expanded, so few items are out of order: insertion sort.
-        for at in start + 1..end {
-            let row = self.lists[at];
-            let mut to = at;
-            while to > start && self.lists[to - 1].0 > row.0 {
-                self.lists[to] = self.lists[to - 1];
-                to -= 1;
-            }
-            self.lists[to] = row;
-        }
+        sort_again(&mut self.lists[start..end], changed);
         if self.overfull(start, end, (from, to)) {
             return false;
         }
         #[cfg(test)]
         assert!(!self.overfull(start, end, EVERYWHERE), "a section elsewhere is overfull");
+        #[cfg(test)]
+        assert!(self.lists[start..end].is_sorted_by_key(|&(release, _)| release), "the list is not sorted");
         let first = self.children.len();
         for &(release, item) in &self.lists[start..end] {
             if release >= lowest_end {
@@ -597,24 +615,98 @@ impl<'t, N: Number> TreeSearch<'t, N> {
         above.is_some()
     }
 
-    /// The lowest offset that an item can still get after the search has passed its minimum offset; `None` if there is none below the ceiling.
-    fn next_min_offset(&self, item: u32, last: (N, u32)) -> Option<N> {
+    /// The lowest offset that an item of a list can still get after the search has passed its minimum offset; `None` if there is none below the
+    /// ceiling. Counts the conflicts that the node looks at.
+    fn next_min_offset(
+        &mut self,
+        item: u32,
+        list: (usize, usize),
+        last: N,
+        scanned: &mut usize,
+    ) -> Option<N> {
+        if *scanned > SCANS_PER_ITEM * (list.1 - list.0) && self.ends.is_empty() {
+            self.sort_ends(list, last);
+        }
+        #[cfg(test)]
+        if self.ends.is_empty() {
+            self.sort_ends(list, last);
+            assert!(self.next_of_conflicts(item, last) == self.next_of_ends(item, last), "item {item}");
+            self.ends.clear();
+        }
+        if !self.ends.is_empty() {
+            return self.next_of_ends(item, last);
+        }
+        *scanned += self.tree.conflicts[item as usize].len();
+        self.next_of_conflicts(item, last)
+    }
+
+    /// The same from all items that conflict with it.
+    fn next_of_conflicts(&self, item: u32, last: N) -> Option<N> {
         let item_state = self.state[item as usize];
         let end = item_state.min_offset + item_state.size;
-        if end <= last.0 {
+        if end <= last {
             return None;
         }
         let mut earliest = N::TOP;
         for &other in &self.tree.conflicts[item as usize] {
             let other = &self.state[other as usize];
             if !other.placed {
-                let from = other.min_offset.max(last.0);
+                let from = other.min_offset.max(last);
                 if from < end {
                     earliest = earliest.min(from + other.size);
                 }
             }
         }
         (earliest <= item_state.max_offset).then_some(earliest)
+    }
+
+    /// The same from the sorted ends, mostly the first few of them.
+    fn next_of_ends(&self, item: u32, last: N) -> Option<N> {
+        let item_state = self.state[item as usize];
+        let end = item_state.min_offset + item_state.size;
+        if end <= last {
+            return None;
+        }
+        let (lo, hi) = self.tree.hull[item as usize];
+        let mut below = self.ends.iter().take_while(|other| other.end <= item_state.max_offset);
+        below
+            .find(|other| {
+                other.offset < end
+                    && other.hull.0 < hi
+                    && lo < other.hull.1
+                    && other.item != item
+                    && self.tree.conflict(item, other.item)
+            })
+            .map(|other| other.end)
+    }
+
+    /// Sorts a part of the list by where its items end at least, if they are placed after the last offset.
+    fn sort_ends(&mut self, (start, end): (usize, usize), last: N) {
+        for &(_, item) in &self.lists[start..end] {
+            let item_state = &self.state[item as usize];
+            let offset = item_state.min_offset.max(last);
+            let hull = self.tree.hull[item as usize];
+            self.ends.push(LowestEnd { end: offset + item_state.size, offset, hull, item });
+        }
+        self.ends.sort_unstable_by_key(|item| item.end);
+    }
+}
+
+/// Sorts by release date what was sorted until a number of them changed.
+fn sort_again<N: Number>(rows: &mut [(N, u32)], changed: usize) {
+    if changed > FEW_CHANGED {
+        rows.sort_by_key(|&(release, _)| release);
+        return;
+    }
+    // Few are out of order: insertion sort.
+    for at in 1..rows.len() {
+        let row = rows[at];
+        let mut to = at;
+        while to > 0 && rows[to - 1].0 > row.0 {
+            rows[to] = rows[to - 1];
+            to -= 1;
+        }
+        rows[to] = row;
     }
 }
 
@@ -626,9 +718,10 @@ mod tests {
     use super::*;
     use crate::random::Random;
 
-    /// Every node that is expanded asserts that no section is overfull, also where the search did not look.
+    /// Every node that is expanded asserts that no section is overfull, also where the search did not look, that its list is sorted, and that the
+    /// sorted ends give the same next offsets as all conflicts.
     #[test]
-    fn no_overfull_section_is_passed_over() {
+    fn nodes_find_what_a_look_at_everything_finds() {
         let mut random = Random::new(11, 0);
         let (mut fits, mut fails) = (0, 0);
         for case in 0..2_000 {
@@ -659,5 +752,25 @@ mod tests {
             }
         }
         assert!(fits > 1_000 && fails > 100, "{fits} fit, {fails} do not");
+    }
+
+    /// The same in nodes with many items, whose lists are sorted in another way.
+    #[test]
+    fn nodes_with_many_items_find_the_same() {
+        let mut random = Random::new(12, 0);
+        for order in 0..StaticOrder::COUNT as u64 {
+            let blocks = (0..500).map(|_| {
+                let start = random.below(300) as u64;
+                Block::new(start, start + 1 + random.below(100) as u64, Bytes(1 + random.below(90) as u64))
+            });
+            let Ok(instance) = Instance::new(&Problem { blocks: blocks.collect(), capacity: None }) else {
+                panic!("no block is fixed")
+            };
+            let order = StaticOrder::number(order);
+            let tree = Tree::<i32>::new(&instance);
+            let mut search = TreeSearch::new(&tree, &|| false);
+            search.run(instance.bound, &order.of(&instance), Some(order), 1_000);
+            assert!(search.nodes > 500, "{} nodes", search.nodes);
+        }
     }
 }
