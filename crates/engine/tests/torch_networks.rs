@@ -182,13 +182,14 @@ fn a_diffusion_model() {
 
 /// Bounds are two to four times what was found: PyTorch sums and rounds in another order, and rounds biases as well. Numbers that are cut off instead
 /// of rounded are outside. The losses of MobileNet in a matrix unit are nearer to those in double precision than PyTorch's in bf16 are, which are 8 % below
-/// them in the third iteration.
+/// them in the third iteration. Of ViT's second losses, PyTorch's in bf16 is 0.95 % below that in double precision, ours are 0.75 % (in a matrix unit)
+/// and 0.89 % above it.
 #[test]
 fn losses_in_bf16() {
     check_bf16("mobilenet-v2", &images(6), [[0.025, 0.02, 0.1], [0.025, 0.07, 0.2]]);
     check_bf16("efficientnet-b0", &images(6), [[2e-3, 2e-3, 5e-3], [4e-3, 7e-3, 0.02]]);
     check_bf16("convnext-tiny", &images(2).width(24), [[0.015, 2e-3, 0.03], [4e-3, 0.03, 0.05]]);
-    check_bf16("vit-b-16", &images(2).width(128).layers(2), [[2e-3, 5e-3, 0.02], [1e-3, 0.01, 0.01]]);
+    check_bf16("vit-b-16", &images(2).width(128).layers(2), [[2e-3, 0.04, 0.02], [1e-3, 0.04, 0.01]]);
     let llama = Options::new(2).length(20).vocabulary(50).width(256).layers(2);
     check_bf16("llama", &llama, [[2e-3, 1e-3, 1e-3], [2e-3, 5e-4, 5e-4]]);
     check_bf16("diffusion", &Options::new(2).image(16).width(16), [[2e-3, 1.5e-3, 1e-3], [1e-3, 1e-3, 5e-4]]);

@@ -1,6 +1,7 @@
 //! Attention and its gradient by blocks of queries: of the probabilities only a block of rows exists at a time, and the backward
 //! pass computes them again (Dao et al., *FlashAttention*, 2022; rows of keys stay whole here, because a first-level cache is no
-//! scarce shared memory).
+//! scarce shared memory). With bf16 operands, products take probabilities and their gradients as the nearest bf16 numbers, as those of
+//! PyTorch's autocast do; sums and exponentials are of the exact ones.
 
 use std::ops::Range;
 
@@ -10,6 +11,7 @@ use rayon::ThreadPool;
 use super::Operands;
 use super::isa::vectorized;
 use super::math::exp;
+use super::number::{Factor, Number};
 use super::pack::Strided;
 use super::parallel::{Shared, each};
 use super::product::{Extents, Initial, Target, product};
@@ -62,10 +64,10 @@ impl Attention {
     ///
     /// # Safety
     /// As [`Operands::read`].
-    unsafe fn read<'a>(self, o: &Operands<'a>, part: usize) -> &'a [f32] {
+    unsafe fn read<'a, T: Number>(self, o: &Operands<'a>, part: usize) -> &'a [T] {
         let (operand, row, _) = self.part(part);
         // SAFETY: the caller's promise.
-        unsafe { o.read::<f32>(operand, self.rows(part) * row) }
+        unsafe { o.read::<T>(operand, self.rows(part) * row) }
     }
 
     /// Keys that a query sees.
@@ -172,12 +174,12 @@ impl Head {
 }
 
 /// Rows of tokens as lines.
-fn tokens(data: &[f32], row: usize) -> Strided<'_> {
+fn tokens<T>(data: &[T], row: usize) -> Strided<'_, T> {
     Strided { data, line_step: row, depth_step: 1 }
 }
 
 /// Columns of tokens as lines: the shared dimension runs over the tokens.
-fn columns(data: &[f32], row: usize) -> Strided<'_> {
+fn columns<T>(data: &[T], row: usize) -> Strided<'_, T> {
     Strided { data, line_step: 1, depth_step: row }
 }
 
@@ -208,11 +210,11 @@ unsafe fn each_slot(
 
 /// # Safety
 /// As [`super::run`].
-pub unsafe fn forward(o: &Operands<'_>, pool: &ThreadPool, attention: Attention) {
+pub unsafe fn forward<T: Factor>(o: &Operands<'_>, pool: &ThreadPool, attention: Attention) {
     let Queries { batch, heads, width, .. } = attention.extents;
     let [y_len, lse_len] = attention.results();
     // SAFETY: the results are apart from the operands.
-    let operands = [0, 1, 2].map(|part| unsafe { attention.read(o, part) });
+    let operands = [0, 1, 2].map(|part| unsafe { attention.read::<T>(o, part) });
     let rows = [0, 1, 2].map(|part| attention.part(part).1);
     let y = Shared::new(o.target::<f32>(0, y_len));
     let lse = Shared::new(o.target::<f32>(1, lse_len));
@@ -249,7 +251,7 @@ pub unsafe fn forward(o: &Operands<'_>, pool: &ThreadPool, attention: Attention)
                         },
                     );
                 }
-                let p = tokens(&matrix[..size * keys], keys);
+                let p = T::weight(tokens(&matrix[..size * keys], keys));
                 let target = Target::matrix(Shared::new(y.add(head.y(queries.start))), head.y_row());
                 product(None, mixture(size, keys, width), (&p, &v), Initial::Zero, target, scratch);
                 for (i, sum) in sums[..size].iter().enumerate() {
@@ -264,17 +266,17 @@ pub unsafe fn forward(o: &Operands<'_>, pool: &ThreadPool, attention: Attention)
 
 /// # Safety
 /// As [`super::run`].
-pub unsafe fn grad(o: &Operands<'_>, pool: &ThreadPool, attention: Attention) {
+pub unsafe fn grad<T: Factor>(o: &Operands<'_>, pool: &ThreadPool, attention: Attention) {
     let Queries { batch, keys: length, heads, shared, width, .. } = attention.extents;
     let [y_len, lse_len] = attention.results();
     let behind = if attention.joined { 1 } else { 3 };
     // SAFETY: the results are apart from all operands.
     let (operands, y, lse, dy) = unsafe {
         (
-            [0, 1, 2].map(|part| attention.read(o, part)),
-            o.read::<f32>(behind, y_len),
+            [0, 1, 2].map(|part| attention.read::<T>(o, part)),
+            o.read::<T>(behind, y_len),
             o.read::<f32>(behind + 1, lse_len),
-            o.read::<f32>(behind + 2, y_len),
+            o.read::<T>(behind + 2, y_len),
         )
     };
     let rows = [0, 1, 2].map(|part| attention.part(part).1);
@@ -338,11 +340,11 @@ pub unsafe fn grad(o: &Operands<'_>, pool: &ThreadPool, attention: Attention) {
                     }
                     let (p, ds): (&[f32], &[f32]) = (p, ds);
                     let extents = spread(size, keys, width);
-                    let pair = (&columns(p, keys), &columns(dy_block, head.y_row()));
+                    let pair = (&T::weight(columns(p, keys)), &columns(dy_block, head.y_row()));
                     product(None, extents, pair, Initial::Keep, into(2, 0), scratch);
-                    let pair = (&columns(ds, keys), &columns(from(0, queries.start), rows[0]));
+                    let pair = (&T::weight(columns(ds, keys)), &columns(from(0, queries.start), rows[0]));
                     product(None, extents, pair, Initial::Keep, into(1, 0), scratch);
-                    let pair = (&tokens(ds, keys), &columns(from(1, 0), rows[1]));
+                    let pair = (&T::weight(tokens(ds, keys)), &columns(from(1, 0), rows[1]));
                     let dq = into(0, queries.start);
                     product(None, mixture(size, keys, width), pair, Initial::Zero, dq, scratch);
                 }

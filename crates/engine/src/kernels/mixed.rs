@@ -1,5 +1,6 @@
 //! Ops with bf16 operands, computed by the kernels for `f32`: part after part, the operands of a part are widened into the workspace, the kernel
-//! runs there, and its results are narrowed. Products that pack their factors convert them on that way, so these are read where they lie.
+//! runs there, and its results are narrowed. Products that pack their factors, also those of attention, convert them on that way, so these are read
+//! where they lie.
 //!
 //! ```text
 //! operands  bf16  ▒▒▒▒░░░░▒▒▒▒░░░░        workspace  f32  ████████ ████████ + that of the kernel
@@ -20,7 +21,7 @@ use rayon::ThreadPool;
 use super::bf16::{self, Bf16};
 use super::cut::{self, Cut, Span};
 use super::parallel::{CHUNK, Shared, each, over_rows};
-use super::{Context, Operands, packs_factors, workspace as workspace_of};
+use super::{Context, Operands, bf16_factors, workspace as workspace_of};
 
 /// Floats of the widened operands of a part, about: half of a second-level cache. With it a part is large enough to be shared by threads.
 const PART: usize = 1 << 18;
@@ -149,11 +150,10 @@ impl Layout {
         let outputs = signature.outputs.iter().zip(&mixed.outputs).zip(write_spans);
         let mut writes: Places =
             outputs.map(|(((shape, _), &dtype), span)| Place::new(span, dtype, shape.len())).collect();
-        let converts = packs_factors(&mixed.kind);
+        let factors = bf16_factors(mixed);
         for (at, read) in reads.all[..reads.count].iter_mut().enumerate() {
-            let is_activation = converts && at < 2 && Some(at) != weight_of(&mixed.kind);
             read.taken = match read.dtype {
-                DType::F32 | DType::Bf16 if is_activation => DType::Bf16,
+                DType::F32 | DType::Bf16 if factors.contains(&at) => DType::Bf16,
                 DType::Bf16 => DType::F32,
                 other => other,
             };
@@ -162,7 +162,7 @@ impl Layout {
             write.taken = DType::F32;
         }
         let rounds = |at: usize, read: &Place| {
-            at < 2 && Mixed::is_product(&mixed.kind) && !converts && read.dtype == DType::F32
+            at < 2 && Mixed::is_product(&mixed.kind) && factors.is_empty() && read.dtype == DType::F32
         };
         let units = cut.map_or(1, |cut| cut.units);
         let moves = |place: &Place| place.dtype != place.taken;
@@ -231,14 +231,6 @@ fn shared(kind: &OpKind, at: usize, write: &Place, reads: &[Place], parts: usize
     reuses.filter_map(|reuse| Some(&reads[reuse.input]).filter(is_free)?.start).next()
 }
 
-/// The factor of a product that is a weight.
-const fn weight_of(kind: &OpKind) -> Option<usize> {
-    match kind {
-        OpKind::LinearGradWeight { .. } | OpKind::Conv2dGradWeight(_) => None,
-        _ => Some(1),
-    }
-}
-
 /// Workspace that [`run`] needs, in bytes.
 pub fn workspace(mixed: &Mixed) -> Bytes {
     let layout = Layout::of(mixed);
@@ -295,7 +287,7 @@ pub unsafe fn run(mixed: &Mixed, layout: &Layout, o: &Operands<'_>, context: &Co
                 reads: &reads[..layout.reads.len() + usize::from(adds)],
                 writes: &writes[..layout.writes.len()],
                 workspace: inner,
-                factors_are_bf16: packs_factors(&mixed.kind),
+                factors_are_bf16: !bf16_factors(mixed).is_empty(),
             };
             match layout.is_cut {
                 true => super::run(&cut::part(&mixed.kind, units.len(), adds), &operands, context),

@@ -65,8 +65,8 @@ mod tile;
 mod windows;
 mod winograd;
 
-use elbowroom_graph::op::{Adam, Algorithm, Sgd};
-use elbowroom_graph::{DType, Graph, OpKind, Tileable};
+use elbowroom_graph::op::{Adam, Algorithm, Conv, Sgd};
+use elbowroom_graph::{DType, Graph, Mixed, OpKind, Tileable};
 use elbowroom_ir::{Bytes, OpId};
 use rayon::ThreadPool;
 
@@ -100,7 +100,7 @@ pub struct Operands<'a> {
     pub writes: &'a [*mut [u8]],
     /// Scratch memory of [`workspace`] bytes.
     pub workspace: *mut [u8],
-    /// Whether a product that packs its factors has activations in bf16 and takes its weight as the nearest bf16 numbers.
+    /// Whether a kernel that packs factors of products finds them in bf16, and takes those that are not, like weights, as the nearest bf16 numbers.
     pub factors_are_bf16: bool,
 }
 
@@ -199,22 +199,31 @@ pub fn workspace(kind: &OpKind) -> Bytes {
     Bytes((floats * size_of::<f32>()) as u64)
 }
 
-/// Whether an op is a product of bf16 numbers, and this process multiplies them in a matrix unit, where sums have another order than elsewhere.
-/// Those of few neighbours do not run there.
+/// Whether an op multiplies bf16 numbers, and this process does so in a matrix unit, where sums have another order than elsewhere. Those of few
+/// neighbours do not run there.
 pub fn uses_matrix_unit(kind: &OpKind) -> bool {
     let OpKind::Mixed(mixed) = kind else { return false };
-    packs_factors(&mixed.kind) && tile::Tiles::of_matrix_unit().is_some()
+    !bf16_factors(mixed).is_empty() && tile::Tiles::of_matrix_unit().is_some()
 }
 
-/// Whether an op is a product that packs its factors, and so can convert them on the way.
-fn packs_factors(kind: &OpKind) -> bool {
-    match kind {
-        OpKind::Linear { .. } | OpKind::LinearGradInput(_) | OpKind::LinearGradWeight { .. } => true,
-        OpKind::Conv2d { conv, .. } | OpKind::Conv2dGradInput(conv) | OpKind::Conv2dGradWeight(conv) => {
-            matches!(conv.algorithm, Algorithm::Tiled | Algorithm::Lean)
-        }
-        _ => false,
-    }
+/// The operands that the kernel of an op takes as bf16 numbers and converts when it packs them; none if it takes all in `f32`.
+fn bf16_factors(mixed: &Mixed) -> &'static [usize] {
+    let is_tiled = |conv: &Conv| matches!(conv.algorithm, Algorithm::Tiled | Algorithm::Lean);
+    let factors: &[usize] = match &mixed.kind {
+        // The other factor is a weight, which is packed from `f32`.
+        OpKind::Linear { .. } | OpKind::LinearGradInput(_) => &[0],
+        OpKind::LinearGradWeight { .. } => &[0, 1],
+        OpKind::Conv2d { conv, .. } | OpKind::Conv2dGradInput(conv) if is_tiled(conv) => &[0],
+        OpKind::Conv2dGradWeight(conv) if is_tiled(conv) => &[0, 1],
+        OpKind::Attention(_) => &[0],
+        OpKind::AttentionGrad(_) => &[0, 1, 3],
+        OpKind::CrossAttention(_) => &[0, 1, 2],
+        OpKind::CrossAttentionGrad(_) => &[0, 1, 2, 3, 5],
+        _ => &[],
+    };
+    // Factors of products count as bf16 numbers, however they are stored.
+    let can_be_taken = |&at: &usize| Mixed::is_product(&mixed.kind) || mixed.inputs[at] == DType::Bf16;
+    if factors.iter().all(can_be_taken) { factors } else { &[] }
 }
 
 /// The algorithms for an op for which there are kernels, the default first; empty if there is no choice.
@@ -297,6 +306,18 @@ pub unsafe fn run(kind: &OpKind, operands: &Operands<'_>, context: &Context<'_>)
             OpKind::Conv2dGradWeight(conv) if o.factors_are_bf16 => {
                 convolution::grad_weight::<Bf16>(o, pool, &conv);
             }
+            OpKind::Attention(heads) if o.factors_are_bf16 => {
+                attention::forward::<Bf16>(o, pool, heads.into());
+            }
+            OpKind::AttentionGrad(heads) if o.factors_are_bf16 => {
+                attention::grad::<Bf16>(o, pool, heads.into());
+            }
+            OpKind::CrossAttention(extents) if o.factors_are_bf16 => {
+                attention::forward::<Bf16>(o, pool, extents.into());
+            }
+            OpKind::CrossAttentionGrad(extents) if o.factors_are_bf16 => {
+                attention::grad::<Bf16>(o, pool, extents.into());
+            }
             OpKind::Mixed(_) => run_prepared(kind, &Prepared::new(kind), o, context),
             OpKind::Input { slot } => rows::input(o, context.inputs[slot]),
             OpKind::Output { slot } => rows::output(o, slot, context.outputs),
@@ -354,10 +375,10 @@ pub unsafe fn run(kind: &OpKind, operands: &Operands<'_>, context: &Context<'_>)
             OpKind::EmbeddingGrad { lookup, accumulate } => embedding::grad(o, pool, lookup, accumulate),
             OpKind::LstmCell { batch, hidden } => lstm::forward(o, pool, [batch, hidden]),
             OpKind::LstmCellGrad { batch, hidden, carry } => lstm::grad(o, pool, [batch, hidden], carry),
-            OpKind::Attention(heads) => attention::forward(o, pool, heads.into()),
-            OpKind::AttentionGrad(heads) => attention::grad(o, pool, heads.into()),
-            OpKind::CrossAttention(extents) => attention::forward(o, pool, extents.into()),
-            OpKind::CrossAttentionGrad(extents) => attention::grad(o, pool, extents.into()),
+            OpKind::Attention(heads) => attention::forward::<f32>(o, pool, heads.into()),
+            OpKind::AttentionGrad(heads) => attention::grad::<f32>(o, pool, heads.into()),
+            OpKind::CrossAttention(extents) => attention::forward::<f32>(o, pool, extents.into()),
+            OpKind::CrossAttentionGrad(extents) => attention::grad::<f32>(o, pool, extents.into()),
             OpKind::Rotary(rotation) => rotary::rotate(o, pool, rotation),
             OpKind::SquaredError { len, factor } => squared_error::forward(o, pool, len, factor),
             OpKind::SquaredErrorGrad { len, factor } => squared_error::grad(o, pool, len, factor),

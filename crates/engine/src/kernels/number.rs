@@ -49,12 +49,12 @@ pub trait Number: Element + Default {
     unsafe fn some_of_sixteen(lanes: __m512, mask: u16, from: *const Self) -> __m512;
 }
 
-/// The numbers of a factor that decide how a product takes its other factor, a weight in `f32`.
+/// The numbers of a factor that decide how a product takes its other factor in `f32`: a weight, or probabilities.
 pub trait Factor: Number {
-    /// The weight, as it is taken.
+    /// That factor, as it is taken.
     type Weight<P: Panels>: Panels;
 
-    /// Takes a weight.
+    /// Takes that factor.
     fn weight<P: Panels>(panels: P) -> Self::Weight<P>;
 }
 

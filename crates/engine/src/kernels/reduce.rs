@@ -7,6 +7,7 @@ use std::ops::Range;
 use rayon::ThreadPool;
 
 use super::isa::vectorized;
+use super::number::Number;
 use super::parallel::{CHUNK, Shared, each};
 
 const LANES: usize = 64;
@@ -64,19 +65,19 @@ impl<const S: usize> Sums<S> {
     /// Adds `f(xs[i], ys[i])` for all `i`.
     #[inline(always)]
     #[allow(clippy::needless_range_loop)] // As above.
-    pub fn add2(&mut self, xs: &[f32], ys: &[f32], f: impl Fn(f32, f32) -> [f32; S]) {
+    pub fn add2<T: Number>(&mut self, xs: &[T], ys: &[T], f: impl Fn(f32, f32) -> [f32; S]) {
         let (xs, ys) = (xs.chunks_exact(LANES), ys.chunks_exact(LANES));
         let (few, fewer) = (xs.remainder().chunks_exact(PART), ys.remainder().chunks_exact(PART));
         let rest = xs.remainder().len() / PART * PART;
         for (j, (&x, &y)) in few.remainder().iter().zip(fewer.remainder()).enumerate() {
-            let values = f(x, y);
+            let values = f(x.float(), y.float());
             for s in 0..S {
                 self.0[s][rest + j] += values[s];
             }
         }
         for (part, (x, y)) in few.zip(fewer).enumerate() {
             for j in 0..PART {
-                let values = f(x[j], y[j]);
+                let values = f(x[j].float(), y[j].float());
                 for s in 0..S {
                     self.0[s][part * PART + j] += values[s];
                 }
@@ -88,7 +89,7 @@ impl<const S: usize> Sums<S> {
         let mut sums = self.0;
         for (x, y) in xs.zip(ys) {
             for j in 0..LANES {
-                let values = f(x[j], y[j]);
+                let values = f(x[j].float(), y[j].float());
                 for s in 0..S {
                     sums[s][j] += values[s];
                 }
