@@ -146,6 +146,17 @@ impl Extents {
         Blocks { rows, depth, inner, columns, tasks: [across, down] }
     }
 
+    /// Rows of a packed block of A for these tiles. Pairs take half of the memory, so that blocks have twice as many, and each panel of B is packed half
+    /// as often.
+    fn block_rows(self, tiles: &Tiles, blocks: &Blocks) -> usize {
+        if !tiles.takes_pairs {
+            return blocks.rows;
+        }
+        let (whole, rest) = (blocks.depth / blocks.inner, blocks.depth % blocks.inner);
+        let of_row = whole * tiles.panel_rows(blocks.inner) + tiles.panel_rows(rest);
+        even_part(self.rows, (blocks.rows * blocks.depth / of_row).max(1), 1)
+    }
+
     /// Floats of scratch that [`product`] needs with a pool.
     pub fn scratch(self) -> usize {
         let blocks = self.blocks();
@@ -206,8 +217,9 @@ pub(super) unsafe fn product_by<A: Panels, B: Panels>(
     let packed_start = Shared::new(packed.as_mut_ptr());
     let slots = Shared::new(slots.as_mut_ptr());
 
-    for row in (0..extents.rows).step_by(blocks.rows) {
-        let rows = blocks.rows.min(extents.rows - row);
+    let block_rows = extents.block_rows(tiles, &blocks);
+    for row in (0..extents.rows).step_by(block_rows) {
+        let rows = block_rows.min(extents.rows - row);
         let height = even_part(rows, tiles.by_rows.len(), 1);
         for column in (0..extents.columns).step_by(blocks.columns) {
             let columns = blocks.columns.min(extents.columns - column);
@@ -637,9 +649,16 @@ mod tests {
 
     #[test]
     fn factors_in_bf16_have_the_bits_of_their_products_in_f32() {
-        for extents in
-            [[1, 1, 1], [12, 32, 8], [13, 33, 147], [7, 100, 300], [530, 70, 31], [100, 40, 1101], [5, 9, 0]]
-        {
+        for extents in [
+            [1, 1, 1],
+            [12, 32, 8],
+            [13, 33, 147],
+            [7, 100, 300],
+            [530, 70, 31],
+            [1100, 33, 301],
+            [100, 40, 1101],
+            [5, 9, 0],
+        ] {
             for transposed in LAYOUTS {
                 let narrow = Narrow::new(extents, transposed);
                 let expected = narrow.bits_in_f32();
@@ -653,7 +672,7 @@ mod tests {
     #[test]
     fn the_matrix_unit_sums_blocks_in_its_own_order() {
         let Some(tiles) = Tiles::of_matrix_unit() else { return };
-        let bias = numbers(600, 4);
+        let bias = numbers(1100, 4);
         // Rows of one register and of two, and depths that fill blocks, or whose last part does not fill one.
         for extents in [
             [32, 64, 16],
@@ -662,6 +681,7 @@ mod tests {
             [16, 32, 64],
             [33, 31, 17],
             [530, 70, 31],
+            [1100, 33, 301],
             [70, 96, 512],
             [100, 40, 1101],
             [31, 32, 2561],
