@@ -311,74 +311,82 @@ const ITEMS_PER_CHECK: u32 = 64;
 const CHAIN_STEPS: u32 = 400;
 
 impl SqueakyWheel {
-    /// The move of a number, counted from the start of this search.
+    /// The move of a number, counted from the start of this search: one that places all items, by a fixed order, outwards from the peak or by the
+    /// order of this search, or else one that changes a few.
     pub(crate) fn next(&self, instance: &Instance, goal: u64, number: usize, mut random: Random) -> Move {
-        let long = instance.len() > LONG;
         if number < FIRST_MOVES
             && let Some(outwards) = self.next_outwards(instance, number, &mut random)
         {
             return outwards;
         }
-        let start = if long {
-            let period = if self.sweeps.is_some() { SWEPT_PERIOD } else { LONG_PERIOD };
-            number.checked_sub(period - 1).filter(|since| since % period == 0).map(|since| since / period)
-        } else {
-            number.checked_sub(FIRST_MOVES).filter(|since| since % 2 == 0).map(|since| since / 2)
-        };
-        let mut quick = STARTS.iter().filter(|(_, start)| matches!(start, Start::BestFit));
-        let sweeps = if self.sweeps.is_some() { FIRST_MOVES } else { 0 };
-        if long && let Some(&(order, _)) = quick.nth(number - sweeps) {
-            return Move::Construct(order(instance), Construction::BestFit);
-        }
-        if let Some(&(order, fit)) = start.and_then(|start| GREEDY.get(start)) {
-            return Move::Construct(order(instance), Construction::Greedy(fit));
-        }
-        if let Some(&(order, start)) = start.and_then(|start| STARTS.get(start.checked_sub(GREEDY.len())?)) {
-            let longest = instance.items.iter().map(|item| item.lifetime).max().unwrap_or(0);
-            let construction = match start {
-                Start::BestFit => Construction::BestFit,
-                Start::FirstFit(share) => {
-                    Construction::FirstFit { short: longest.checked_div(share).unwrap_or(0) }
-                }
-            };
-            return Move::Construct(order(instance), construction);
+        if let Some(start) = self.next_start(instance, number) {
+            return start;
         }
         if number >= FIRST_MOVES
             && let Some(outwards) = self.next_outwards(instance, number, &mut random)
         {
             return outwards;
         }
-        if !long && number < 2 {
-            return Move::Construct(by_live(instance), Construction::FirstFit { short: 2 * number as u64 });
-        }
-        let construction = if let Construction::Greedy(_) = self.construction {
-            Construction::FirstFit { short: 0 }
-        } else {
-            self.construction
-        };
-        if !long && number < FIRST_MOVES {
-            return Move::Construct(self.order(instance, goal, &mut random), construction);
-        }
-        match number % 16 {
-            1 | 7 if !long => return Move::Construct(self.order(instance, goal, &mut random), construction),
-            3 | 9 | 11 if !long => {
-                // Most items of a training live for one op or two. Placed at the top, they leave the rest in one piece.
-                let short = match number % 16 {
-                    3 => 2,
-                    9 => random_lifetime(instance, &mut random),
-                    _ => [1, 4, 0, 8][number / 16 % 4],
-                };
-                return Move::Construct(
-                    self.order(instance, goal, &mut random),
-                    Construction::FirstFit { short },
-                );
-            }
-            5 if !long => {
-                return Move::Construct(self.order(instance, goal, &mut random), Construction::BestFit);
-            }
-            _ => {}
+        if let Some(whole) = self.next_whole(instance, goal, number, &mut random) {
+            return whole;
         }
         self.next_local(instance, goal, number, random)
+    }
+
+    /// The move of a number if a fixed order has its turn: first those of the greedy packers, then those that searches start with.
+    fn next_start(&self, instance: &Instance, number: usize) -> Option<Move> {
+        let long = instance.len() > LONG;
+        let mut quick = STARTS.iter().filter(|(_, start)| matches!(start, Start::BestFit));
+        let sweeps = if self.sweeps.is_some() { FIRST_MOVES } else { 0 };
+        if long && let Some(&(order, _)) = quick.nth(number - sweeps) {
+            return Some(Move::Construct(order(instance), Construction::BestFit));
+        }
+        let (first, period) = match (long, self.sweeps.is_some()) {
+            (false, _) => (FIRST_MOVES, 2),
+            (true, false) => (LONG_PERIOD - 1, LONG_PERIOD),
+            (true, true) => (SWEPT_PERIOD - 1, SWEPT_PERIOD),
+        };
+        let turn = number.checked_sub(first).filter(|since| since % period == 0)? / period;
+        if let Some(&(order, fit)) = GREEDY.get(turn) {
+            return Some(Move::Construct(order(instance), Construction::Greedy(fit)));
+        }
+        let &(order, start) = STARTS.get(turn - GREEDY.len())?;
+        let construction = match start {
+            Start::BestFit => Construction::BestFit,
+            Start::FirstFit(share) => {
+                let longest = instance.items.iter().map(|item| item.lifetime).max().unwrap_or(0);
+                Construction::FirstFit { short: longest.checked_div(share).unwrap_or(0) }
+            }
+        };
+        Some(Move::Construct(order(instance), construction))
+    }
+
+    /// The move of a number if it places all items by the order of this search, or by that of live memory at first; never in long problems, where
+    /// that takes too long.
+    fn next_whole(&self, instance: &Instance, goal: u64, number: usize, random: &mut Random) -> Option<Move> {
+        if instance.len() > LONG {
+            return None;
+        }
+        if number < 2 {
+            let construction = Construction::FirstFit { short: 2 * number as u64 };
+            return Some(Move::Construct(by_live(instance), construction));
+        }
+        let same = match self.construction {
+            Construction::Greedy(_) => Construction::FirstFit { short: 0 },
+            construction => construction,
+        };
+        let (period, turn) = (number / 16, number % 16);
+        let construction = match turn {
+            _ if number < FIRST_MOVES => same,
+            1 | 7 => same,
+            // Most items of a training live for one op or two. Placed at the top, they leave the rest in one piece.
+            3 => Construction::FirstFit { short: 2 },
+            9 => Construction::FirstFit { short: random_lifetime(instance, random) },
+            11 => Construction::FirstFit { short: [1, 4, 0, 8][period % 4] },
+            5 => Construction::BestFit,
+            _ => return None,
+        };
+        Some(Move::Construct(self.order(instance, goal, random), construction))
     }
 
     /// The move of a number if it places all items outwards from the peak.
