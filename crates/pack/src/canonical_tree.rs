@@ -624,29 +624,30 @@ impl<'t, N: Number> TreeSearch<'t, N> {
         last: N,
         scanned: &mut usize,
     ) -> Option<N> {
+        let item_state = &self.state[item as usize];
+        if item_state.min_offset + item_state.size <= last {
+            return None;
+        }
         if *scanned > SCANS_PER_ITEM * (list.1 - list.0) && self.ends.is_empty() {
             self.sort_ends(list, last);
         }
         #[cfg(test)]
         if self.ends.is_empty() {
             self.sort_ends(list, last);
-            assert!(self.next_of_conflicts(item, last) == self.next_of_ends(item, last), "item {item}");
+            assert!(self.next_of_conflicts(item, last) == self.next_of_ends(item), "item {item}");
             self.ends.clear();
         }
         if !self.ends.is_empty() {
-            return self.next_of_ends(item, last);
+            return self.next_of_ends(item);
         }
         *scanned += self.tree.conflicts[item as usize].len();
         self.next_of_conflicts(item, last)
     }
 
-    /// The same from all items that conflict with it.
+    /// The same of an item that can end above the last offset, from all items that conflict with it.
     fn next_of_conflicts(&self, item: u32, last: N) -> Option<N> {
-        let item_state = self.state[item as usize];
+        let item_state = &self.state[item as usize];
         let end = item_state.min_offset + item_state.size;
-        if end <= last {
-            return None;
-        }
         let mut earliest = N::TOP;
         for &other in &self.tree.conflicts[item as usize] {
             let other = &self.state[other as usize];
@@ -661,12 +662,9 @@ impl<'t, N: Number> TreeSearch<'t, N> {
     }
 
     /// The same from the sorted ends, mostly the first few of them.
-    fn next_of_ends(&self, item: u32, last: N) -> Option<N> {
-        let item_state = self.state[item as usize];
+    fn next_of_ends(&self, item: u32) -> Option<N> {
+        let item_state = &self.state[item as usize];
         let end = item_state.min_offset + item_state.size;
-        if end <= last {
-            return None;
-        }
         let (lo, hi) = self.tree.hull[item as usize];
         let mut below = self.ends.iter().take_while(|other| other.end <= item_state.max_offset);
         below

@@ -261,6 +261,7 @@ pub unsafe fn run(mixed: &Mixed, layout: &Layout, o: &Operands<'_>, context: &Co
     }
 
     let round = Mixed::is_product(&mixed.kind);
+    let factors_are_bf16 = !bf16_factors(mixed).is_empty();
     let nothing: *mut [u8] = std::ptr::slice_from_raw_parts_mut(std::ptr::null_mut(), 0);
     let (mut reads, mut writes) = ([nothing.cast_const(); OPERANDS + 1], [nothing; OPERANDS]);
     let mut start = 0;
@@ -287,7 +288,7 @@ pub unsafe fn run(mixed: &Mixed, layout: &Layout, o: &Operands<'_>, context: &Co
                 reads: &reads[..layout.reads.len() + usize::from(adds)],
                 writes: &writes[..layout.writes.len()],
                 workspace: inner,
-                factors_are_bf16: !bf16_factors(mixed).is_empty(),
+                factors_are_bf16,
             };
             match layout.is_cut {
                 true => super::run(&cut::part(&mixed.kind, units.len(), adds), &operands, context),
