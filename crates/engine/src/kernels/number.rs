@@ -47,6 +47,13 @@ pub trait Number: Element + Default {
     /// They can be read; the processor has AVX-512.
     #[cfg(target_arch = "x86_64")]
     unsafe fn some_of_sixteen(lanes: __m512, mask: u16, from: *const Self) -> __m512;
+
+    /// The nearest bf16 numbers to those of sixteen neighbours that are under a mask, and zeros.
+    ///
+    /// # Safety
+    /// They can be read; the processor has AVX-512.
+    #[cfg(target_arch = "x86_64")]
+    unsafe fn nearest_of_sixteen(mask: u16, from: *const Self) -> __m256i;
 }
 
 /// The numbers of a factor that decide how a product takes its other factor in `f32`: a weight, or probabilities.
@@ -126,6 +133,21 @@ impl Number for f32 {
         // SAFETY: the caller's promise.
         unsafe { _mm512_mask_loadu_ps(lanes, mask, from) }
     }
+
+    /// As [`Bf16::nearest`] does it.
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "avx512f")]
+    #[inline]
+    unsafe fn nearest_of_sixteen(mask: u16, from: *const Self) -> __m256i {
+        // SAFETY: the caller's promise.
+        let numbers = unsafe { _mm512_maskz_loadu_ps(mask, from) };
+        let bits = _mm512_castps_si512(numbers);
+        let odd = _mm512_and_si512(_mm512_srli_epi32::<16>(bits), _mm512_set1_epi32(1));
+        let rounded = _mm512_add_epi32(_mm512_add_epi32(bits, odd), _mm512_set1_epi32(0x7FFF));
+        let is_nan = _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(numbers, numbers);
+        let rounded = _mm512_mask_or_epi32(rounded, is_nan, bits, _mm512_set1_epi32(0x40_0000));
+        _mm512_cvtepi32_epi16(_mm512_srli_epi32::<16>(rounded))
+    }
 }
 
 impl Number for Bf16 {
@@ -179,5 +201,13 @@ impl Number for Bf16 {
         // SAFETY: the caller's promise.
         let wide = unsafe { _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, from.cast())) };
         _mm512_castsi512_ps(_mm512_mask_slli_epi32::<16>(_mm512_castps_si512(lanes), mask, wide))
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
+    #[inline]
+    unsafe fn nearest_of_sixteen(mask: u16, from: *const Self) -> __m256i {
+        // SAFETY: the caller's promise.
+        unsafe { _mm256_maskz_loadu_epi16(mask, from.cast()) }
     }
 }

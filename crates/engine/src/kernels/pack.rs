@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use super::bf16::{self, Bf16};
+use super::bf16;
 #[cfg(target_arch = "x86_64")]
 use super::isa::Isa;
 use super::isa::vectorized;
@@ -156,31 +156,14 @@ impl<T: Number> Panels for Strided<'_, T> {
     }
 
     fn pack_pairs(&self, lines: Range<usize>, depth: Range<usize>, width: usize, out: &mut [Pair]) {
-        if self.depth_step == 1
-            && let Some(floats) = T::floats(self.data)
-        {
-            // Half as many bytes are transposed.
-            for start in depth.clone().step_by(TOGETHER) {
-                let len = TOGETHER.min(depth.end - start);
-                let mut rounded = [Bf16(0); TOGETHER * MAX_COLUMNS];
-                for (line, rounded) in lines.clone().zip(rounded.chunks_exact_mut(TOGETHER)) {
-                    bf16::narrow(&floats[line * self.line_step + start..][..len], &mut rounded[..len]);
-                }
-                let out = &mut out[(start - depth.start) / 2 * width..];
-                pairs::transpose(&rounded, TOGETHER, lines.len(), len, width, out);
-            }
-            return;
-        }
-        match T::narrow(self.data) {
-            Some(data) if self.depth_step == 1 => {
-                let data = &data[lines.start * self.line_step + depth.start..];
-                pairs::transpose(data, self.line_step, lines.len(), depth.len(), width, out);
-            }
-            Some(data) if self.line_step == 1 => {
-                let line = |k: usize| &data[k * self.depth_step + lines.start..][..lines.len()];
-                pairs::interleave(line, depth, width, out);
-            }
-            _ => pack_pairs_by_rows(self, lines, depth, width, out),
+        if self.depth_step == 1 {
+            let data = &self.data[lines.start * self.line_step + depth.start..];
+            pairs::transpose(data, self.line_step, lines.len(), depth.len(), width, out);
+        } else if self.line_step == 1 {
+            let row = |k: usize| &self.data[k * self.depth_step + lines.start..][..lines.len()];
+            pairs::interleave(row, depth, width, out);
+        } else {
+            pack_pairs_by_rows(self, lines, depth, width, out);
         }
     }
 

@@ -12,6 +12,7 @@ use super::bf16::Bf16;
 #[cfg(target_arch = "x86_64")]
 use super::isa::Isa;
 use super::isa::vectorized;
+use super::number::Number;
 
 /// Two neighbours on a line.
 pub type Pair = u32;
@@ -40,8 +41,13 @@ pub fn join_rows(floats: &[f32], width: usize, out: &mut [Pair]) {
     );
 }
 
-/// Joins the rows of a range by twos, each `width` long with its zeros; the last may be alone.
-pub fn interleave<'a>(row: impl Fn(usize) -> &'a [Bf16], rows: Range<usize>, width: usize, out: &mut [Pair]) {
+/// Joins the rows of a range by twos, rounded, each `width` long with its zeros; the last may be alone.
+pub fn interleave<'a, T: Number + 'a>(
+    row: impl Fn(usize) -> &'a [T],
+    rows: Range<usize>,
+    width: usize,
+    out: &mut [Pair],
+) {
     vectorized(
         #[inline(always)]
         || {
@@ -49,10 +55,10 @@ pub fn interleave<'a>(row: impl Fn(usize) -> &'a [Bf16], rows: Range<usize>, wid
                 let earlier = row(k);
                 let later = if k + 1 < rows.end { row(k + 1) } else { &[] };
                 if later.is_empty() {
-                    out.iter_mut().zip(earlier).for_each(|(to, &x)| *to = join(x, Bf16(0)));
+                    out.iter_mut().zip(earlier).for_each(|(to, &x)| *to = join(x.nearest(), Bf16(0)));
                 } else {
                     for ((to, &x), &y) in out.iter_mut().zip(earlier).zip(later) {
-                        *to = join(x, y);
+                        *to = join(x.nearest(), y.nearest());
                     }
                 }
                 out[earlier.len()..].fill(0);
@@ -61,9 +67,16 @@ pub fn interleave<'a>(row: impl Fn(usize) -> &'a [Bf16], rows: Range<usize>, wid
     );
 }
 
-/// Writes `out[k · width + i]`, the elements 2 k and 2 k + 1 of line `i < count`, where line `i` is `data[i · step ..][.. depth]`; zeros where there
-/// are none.
-pub fn transpose(data: &[Bf16], step: usize, count: usize, depth: usize, width: usize, out: &mut [Pair]) {
+/// Writes `out[k · width + i]`, the elements 2 k and 2 k + 1 of line `i < count`, rounded, where line `i` is `data[i · step ..][.. depth]`; zeros
+/// where there are none.
+pub fn transpose<T: Number>(
+    data: &[T],
+    step: usize,
+    count: usize,
+    depth: usize,
+    width: usize,
+    out: &mut [Pair],
+) {
     let rows = depth.div_ceil(2);
     let out = &mut out[..rows * width];
     if rows == 0 || count == 0 {
@@ -81,7 +94,7 @@ pub fn transpose(data: &[Bf16], step: usize, count: usize, depth: usize, width: 
     for i in 0..count {
         let line = &data[i * step..][..depth];
         for (row, two) in out.chunks_exact_mut(width).zip(line.chunks(2)) {
-            row[i] = join(two[0], two.get(1).copied().unwrap_or_default());
+            row[i] = join(two[0].nearest(), two.get(1).map_or(Bf16(0), |x| x.nearest()));
         }
     }
 }
@@ -96,8 +109,8 @@ const BLOCK: usize = 8;
 /// All lines lie in `data`, all rows in `out`; the processor has AVX-512.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx2")]
-unsafe fn transpose_blocks(
-    data: &[Bf16],
+unsafe fn transpose_blocks<T: Number>(
+    data: &[T],
     step: usize,
     count: usize,
     depth: usize,
@@ -108,14 +121,14 @@ unsafe fn transpose_blocks(
     for first in (0..count).step_by(BLOCK) {
         let members = BLOCK.min(count - first);
         // Where there are fewer lines, the last one stands for the others.
-        let lines: [*const Bf16; BLOCK] =
+        let lines: [*const T; BLOCK] =
             std::array::from_fn(|i| data.as_ptr().wrapping_add((first + i.min(members - 1)) * step));
         for (block, rows) in out.chunks_mut(BLOCK * width).enumerate() {
             let k = block * 2 * BLOCK;
             let mask = low_bits(depth - k);
             let block: [__m256; BLOCK] = std::array::from_fn(|i| {
                 // SAFETY: elements k .. of the line, as many as it has.
-                let pairs = unsafe { _mm256_maskz_loadu_epi16(mask, lines[i].wrapping_add(k).cast()) };
+                let pairs = unsafe { T::nearest_of_sixteen(mask, lines[i].wrapping_add(k)) };
                 _mm256_castsi256_ps(_mm256_rol_epi32::<16>(pairs))
             });
             let turned = super::pack::transpose8(block);
@@ -146,7 +159,9 @@ mod tests {
 
     #[test]
     fn pairs_lie_where_a_panel_has_them() {
-        let data: Vec<Bf16> = (0..1600).map(Bf16).collect();
+        // Of all kinds, also subnormal ones and some that are no numbers.
+        let wide: Vec<f32> = (0..1600u32).map(|i| f32::from_bits(i.wrapping_mul(0x9E37_79B9))).collect();
+        let data: Vec<Bf16> = wide.iter().map(|&x| Bf16::nearest(x)).collect();
         for (step, count, depth, width) in [
             (40, 12, 40, 12),
             (37, 8, 33, 8),
@@ -161,6 +176,9 @@ mod tests {
             };
             let mut out = vec![u32::MAX; depth.div_ceil(2) * width];
             transpose(&data, step, count, depth, width, &mut out);
+            let mut rounded = vec![u32::MAX; out.len()];
+            transpose(&wide, step, count, depth, width, &mut rounded);
+            assert_eq!(out, rounded, "rounded and transposed {step} {count} {depth} {width}");
             for (index, &found) in out.iter().enumerate() {
                 let (k, i) = (index / width, index % width);
                 let expected = if i < count { pair(k, &|k| data[i * step + k]) } else { 0 };
@@ -183,6 +201,9 @@ mod tests {
                 assert_eq!(found, expected, "interleaved {count} {depth} {width}: {k} {i}");
             }
             assert_eq!(out, joined);
+            rounded.fill(u32::MAX);
+            interleave(|k| &wide[k * 33..][..count], 0..depth, width, &mut rounded);
+            assert_eq!(out, rounded, "rounded and interleaved {count} {depth} {width}");
         }
     }
 }

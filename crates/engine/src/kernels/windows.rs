@@ -524,13 +524,14 @@ impl<T: Number> Panels for Planes<'_, T> {
     const IS_BF16: bool = T::IS_BF16;
 
     fn pack_pairs(&self, lines: Range<usize>, depth: Range<usize>, width: usize, out: &mut [Pair]) {
-        let images = T::narrow(self.images).filter(|_| pairs_stay_in_images(self.plane, &depth));
-        let Some(images) = images else { return pack_pairs_by_rows(self, lines, depth, width, out) };
+        if !pairs_stay_in_images(self.plane, &depth) {
+            return pack_pairs_by_rows(self, lines, depth, width, out);
+        }
         let mut at = depth.start;
         while at < depth.end {
             let (image, first) = (at / self.plane, at % self.plane);
             let len = (self.plane - first).min(depth.end - at);
-            let data = &images[(image * self.channels + lines.start) * self.plane + first..];
+            let data = &self.images[(image * self.channels + lines.start) * self.plane + first..];
             let out = &mut out[(at - depth.start) / 2 * width..];
             pairs::transpose(data, self.plane, lines.len(), len, width, out);
             at += len;
