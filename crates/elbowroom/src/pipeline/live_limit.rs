@@ -19,7 +19,7 @@ pub(super) struct LiveLimit {
     fits: Option<Bytes>,
     /// The lowest live memory of a schedule that was not packed.
     exceeds: Bytes,
-    /// Schedules that could not be packed since the last that could.
+    /// Schedules that could not be packed since the limit last rose.
     failures: u32,
 }
 
@@ -61,13 +61,13 @@ impl LiveLimit {
     /// The schedule of this limit was packed.
     pub fn fits(&mut self) {
         self.fits = Some(self.limit);
-        self.failures = 0;
         self.rise();
     }
 
     /// Nothing faster was found within the limit, or it was packed. What a longer search finds above the border may be packed by a longer
-    /// attempt, and if not, the short rounds that follow continue from it.
+    /// attempt, and if not, the short rounds that follow continue from it: they fall by single steps again.
     pub fn rise(&mut self) {
+        self.failures = 0;
         self.limit = Bytes(self.limit.get().midpoint(self.whole.get()));
     }
 
@@ -109,6 +109,17 @@ mod tests {
             let later = limits.iter().skip(20).any(|&limit| limit > border);
             assert!(later, "a schedule above the border may be packed after all: {border}: {limits:?}");
             assert!(limits.iter().all(|&limit| limit <= 10_000));
+        }
+    }
+
+    #[test]
+    fn failures_between_which_the_limit_rises_do_not_add_up() {
+        let mut limit = LiveLimit::from(Bytes(16_000), Bytes(1));
+        for _ in 0..8 {
+            let failed = limit.limit();
+            limit.exceeds(failed, Bytes(300));
+            assert_eq!(limit.limit(), failed - Bytes(300));
+            limit.rise();
         }
     }
 
