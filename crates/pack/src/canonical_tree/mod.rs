@@ -15,37 +15,14 @@
 //! there lifts what was below it by its size, and nothing else. If the unplaced items fall into groups that share no section, each group is
 //! searched on its own; with one of MiniMalloc's orders, that order is computed again for the bytes that are left.
 
+mod number;
+mod passed;
+mod tree;
+
+pub(crate) use self::number::Number;
+use self::passed::LowestEnd;
+pub(crate) use self::tree::{Tree, scale_of};
 use crate::branching_order::StaticOrder;
-use crate::instance::{Instance, Item, gcd};
-
-/// The integers of the search. `i32` is faster, and sufficient for most instances once sizes are divided by their greatest common divisor.
-pub(crate) trait Number: Copy + Ord + Default + std::ops::Add<Output = Self> {
-    /// Above every end, and the sum of two does not overflow.
-    const TOP: Self;
-    fn from_u64(value: u64) -> Self;
-    fn to_u64(self) -> u64;
-    /// The next multiple of `align`.
-    fn up_to(self, align: Self) -> Self;
-}
-
-macro_rules! number {
-    ($type:ty) => {
-        impl Number for $type {
-            const TOP: Self = Self::MAX / 2;
-            fn from_u64(value: u64) -> Self {
-                value as Self
-            }
-            fn to_u64(self) -> u64 {
-                self as u64
-            }
-            fn up_to(self, align: Self) -> Self {
-                (self + align - 1) / align * align
-            }
-        }
-    };
-}
-number!(i32);
-number!(i64);
 
 /// How a search ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -65,101 +42,8 @@ const EVERYWHERE: (u32, u32) = (0, u32::MAX);
 /// Nodes between two checks of the clock and the observer.
 pub(crate) const NODES_PER_CHECK: u64 = 256;
 
-/// How many conflicts a node looks at, for each of its unplaced items, before it sorts these by their lowest ends.
-const SCANS_PER_ITEM: usize = 16;
-
 /// A list is sorted anew if more of its items changed.
 const FEW_CHANGED: usize = 128;
-
-/// An instance as the search sees it, for any ceiling.
-pub(crate) struct Tree<N> {
-    size: Vec<N>,
-    bytes: Vec<u64>,
-    align: Vec<N>,
-    fixed: Vec<Option<N>>,
-    hull: Vec<(u32, u32)>,
-    /// All spans of the items that have several; empty for the others.
-    spans: Vec<Vec<(u32, u32)>>,
-    /// Items with the same spans that are rounded up by as many bytes have the same class, unless they are fixed or alignments make a difference.
-    class: Vec<u32>,
-    /// The items that conflict with each item.
-    conflicts: Vec<Vec<u32>>,
-    /// Bytes × sections of each item: the measure of how far a search came.
-    area: Vec<u64>,
-    /// Bytes × positions, and positions, of each item.
-    shape: Vec<(u128, u64)>,
-    sections: usize,
-    scale: u64,
-    aligned: bool,
-}
-
-/// The greatest common divisor of all numbers whose sums are offsets.
-pub(crate) fn scale_of(instance: &Instance) -> u64 {
-    let parts = |i: &Item| [i.size, if i.align > instance.unit { i.align } else { 0 }, i.fixed.unwrap_or(0)];
-    instance.items.iter().flat_map(parts).fold(0, gcd).max(1)
-}
-
-impl<N: Number> Tree<N> {
-    pub(crate) fn new(instance: &Instance) -> Self {
-        let n = instance.len();
-        let scale = scale_of(instance);
-        let scaled = |value: u64| N::from_u64(value / scale);
-        let pairs = |i: usize| instance.spans(i).iter().map(|s| (s.lo, s.hi)).collect::<Vec<_>>();
-        let mut classes = std::collections::BTreeMap::new();
-        Self {
-            size: instance.items.iter().map(|i| scaled(i.size)).collect(),
-            bytes: instance.items.iter().map(|i| i.bytes).collect(),
-            align: instance.items.iter().map(|i| scaled(i.align.max(scale))).collect(),
-            fixed: instance.items.iter().map(|i| i.fixed.map(scaled)).collect(),
-            hull: instance.items.iter().map(|i| (i.hull.lo, i.hull.hi)).collect(),
-            spans: (0..n).map(|i| if instance.spans(i).len() > 1 { pairs(i) } else { Vec::new() }).collect(),
-            class: (0..n)
-                .map(|i| {
-                    let next = classes.len() as u32;
-                    let alone = instance.any_align || instance.items[i].fixed.is_some();
-                    // Of two items that are exchanged, either may be the topmost and end at its own bytes: they must be rounded up equally.
-                    let spare = instance.items[i].size - instance.items[i].bytes;
-                    *classes.entry((pairs(i), spare, if alone { i } else { n })).or_insert(next)
-                })
-                .collect(),
-            conflicts: (0..n)
-                .map(|a| {
-                    (0..n as u32).filter(|&b| b as usize != a && instance.conflict(a, b as usize)).collect()
-                })
-                .collect(),
-            area: (0..n)
-                .map(|i| {
-                    instance.items[i].size / scale
-                        * instance.spans(i).iter().map(|s| u64::from(s.hi - s.lo)).sum::<u64>()
-                })
-                .collect(),
-            shape: instance
-                .items
-                .iter()
-                .map(|i| (u128::from(i.size) * u128::from(i.lifetime), i.lifetime))
-                .collect(),
-            sections: instance.sections(),
-            aligned: instance.any_align,
-            scale,
-        }
-    }
-
-    /// Number of items.
-    pub(crate) fn len(&self) -> usize {
-        self.size.len()
-    }
-
-    /// Whether two items are alive together.
-    fn conflict(&self, a: u32, b: u32) -> bool {
-        self.spans_of(a).any(|(lo, hi)| self.spans_of(b).any(|(from, to)| lo < to && from < hi))
-    }
-
-    /// The spans of an item.
-    fn spans_of(&self, item: u32) -> impl Iterator<Item = (u32, u32)> + '_ {
-        let spans = &self.spans[item as usize];
-        if spans.is_empty() { std::slice::from_ref(&self.hull[item as usize]) } else { spans }.iter().copied()
-    }
-}
 
 /// What changes about an item during a search, in one cache line.
 #[derive(Clone, Copy, Default)]
@@ -174,16 +58,6 @@ struct ItemState<N> {
     /// The first of its positions, by which items of one class are told apart.
     first_rank: u32,
     placed: bool,
-}
-
-/// Where an unplaced item ends at least.
-#[derive(Clone, Copy)]
-struct LowestEnd<N> {
-    end: N,
-    /// The offset for which it ends there.
-    offset: N,
-    hull: (u32, u32),
-    item: u32,
 }
 
 enum Change<N> {
@@ -614,80 +488,6 @@ impl<'t, N: Number> TreeSearch<'t, N> {
         }
         above.is_some()
     }
-
-    /// The lowest offset that an item of a list can still get after the search has passed its minimum offset; `None` if there is none below the
-    /// ceiling. Counts the conflicts that the node looks at.
-    fn next_min_offset(
-        &mut self,
-        item: u32,
-        list: (usize, usize),
-        last: N,
-        scanned: &mut usize,
-    ) -> Option<N> {
-        let item_state = &self.state[item as usize];
-        if item_state.min_offset + item_state.size <= last {
-            return None;
-        }
-        if *scanned > SCANS_PER_ITEM * (list.1 - list.0) && self.ends.is_empty() {
-            self.sort_ends(list, last);
-        }
-        #[cfg(test)]
-        if self.ends.is_empty() {
-            self.sort_ends(list, last);
-            assert!(self.next_of_conflicts(item, last) == self.next_of_ends(item), "item {item}");
-            self.ends.clear();
-        }
-        if !self.ends.is_empty() {
-            return self.next_of_ends(item);
-        }
-        *scanned += self.tree.conflicts[item as usize].len();
-        self.next_of_conflicts(item, last)
-    }
-
-    /// The same of an item that can end above the last offset, from all items that conflict with it.
-    fn next_of_conflicts(&self, item: u32, last: N) -> Option<N> {
-        let item_state = &self.state[item as usize];
-        let end = item_state.min_offset + item_state.size;
-        let mut earliest = N::TOP;
-        for &other in &self.tree.conflicts[item as usize] {
-            let other = &self.state[other as usize];
-            if !other.placed {
-                let from = other.min_offset.max(last);
-                if from < end {
-                    earliest = earliest.min(from + other.size);
-                }
-            }
-        }
-        (earliest <= item_state.max_offset).then_some(earliest)
-    }
-
-    /// The same from the sorted ends, mostly the first few of them.
-    fn next_of_ends(&self, item: u32) -> Option<N> {
-        let item_state = &self.state[item as usize];
-        let end = item_state.min_offset + item_state.size;
-        let (lo, hi) = self.tree.hull[item as usize];
-        let mut below = self.ends.iter().take_while(|other| other.end <= item_state.max_offset);
-        below
-            .find(|other| {
-                other.offset < end
-                    && other.hull.0 < hi
-                    && lo < other.hull.1
-                    && other.item != item
-                    && self.tree.conflict(item, other.item)
-            })
-            .map(|other| other.end)
-    }
-
-    /// Sorts a part of the list by where its items end at least, if they are placed after the last offset.
-    fn sort_ends(&mut self, (start, end): (usize, usize), last: N) {
-        for &(_, item) in &self.lists[start..end] {
-            let item_state = &self.state[item as usize];
-            let offset = item_state.min_offset.max(last);
-            let hull = self.tree.hull[item as usize];
-            self.ends.push(LowestEnd { end: offset + item_state.size, offset, hull, item });
-        }
-        self.ends.sort_unstable_by_key(|item| item.end);
-    }
 }
 
 /// Sorts by release date what was sorted until a number of them changed.
@@ -714,6 +514,7 @@ mod tests {
     use elbowroom_ir::packing::{Block, Interval, Problem};
 
     use super::*;
+    use crate::instance::Instance;
     use crate::random::Random;
 
     /// Every node that is expanded asserts that no section is overfull, also where the search did not look, that its list is sorted, and that the
