@@ -199,7 +199,11 @@ class Curve:
         iteration, base = captured.iteration, captured.base
         top, smallest = iteration.keep(), iteration.smallest(evaluations=evaluations)
         limits = [smallest.peak_bytes + math.ceil(step * (top.peak_bytes - smallest.peak_bytes)) for step in STEPS]
-        schedules = [top, *(iteration.plan(limit, evaluations=evaluations) for limit in limits[1:-1]), smallest]
+        schedules = [top]
+        for limit in limits[1:-1]:
+            # A plan may take less than its limit, and keeps to the next one then, too.
+            schedules.append(iteration.plan(min(limit, schedules[-1].peak_bytes), evaluations=evaluations))
+        schedules.append(smallest)
         self.points = [(base + schedule.peak_bytes, schedule.nanos - schedule.unlimited_nanos) for schedule in schedules]
 
     def falls(self):
