@@ -15,13 +15,13 @@ use std::ops::Range;
 
 use rayon::ThreadPool;
 
-use self::target::ColumnSpan;
+use self::target::{ColumnSpan, TilePlace};
 pub use self::target::{Initial, Target};
 use super::isa::Isa;
 use super::matrix_unit::{self, Registers};
 use super::pack::Panels;
 use super::parallel::{Shared, each_with};
-use super::tile::{EvenRows, MAX_COLUMNS, MAX_ROWS, Merge, Tiles};
+use super::tile::{EvenRows, MAX_COLUMNS, MAX_ROWS, Tiles};
 
 /// Tasks that run at the same time at most; each owns a packed panel of B.
 const SLOTS: usize = 16;
@@ -359,7 +359,6 @@ impl PackedBlock {
         let spans = &spans[..span_count];
         let mut sums = [0.0f32; MAX_ROWS * MAX_COLUMNS];
         let mut registers = Registers::default();
-        let adjacent = count == tiles.columns && span_count == 1 && target.steps[2] == 1;
         let depth_of = |(start, len): (usize, usize)| self.start + start..self.start + start + len;
         let mut parts = self.parts().peekable();
         while let Some((start, len)) = parts.next() {
@@ -369,7 +368,12 @@ impl PackedBlock {
                 Some(&part) => (lines.clone(), depth_of(part)),
                 None => (next_lines.clone(), depth_of((0, self.inner.min(self.depth)))),
             };
-            let first_part = depth.start == 0;
+            let initial = if depth.start == 0 { initial } else { Initial::Keep };
+            let goes_on = match initial {
+                Initial::Zero => false,
+                Initial::Continue => true,
+                _ => tiles.by_matrix_unit,
+            };
             // A panel that only a few tiles read is not worth packing if it can be read where it lies.
             let whole = panels.len() <= FEW && count == tiles.columns && !tiles.takes_pairs;
             let mut b = match operand.unpacked(lines.clone(), depth.clone()).filter(|_| whole) {
@@ -388,70 +392,14 @@ impl PackedBlock {
                 let Range { start: first, end } = self.panel(panel);
                 let rows = end - first;
                 let tile = tiles.by_rows[rows - 1];
-                let row = self.row + first;
                 tiles.set_up(&mut registers, rows);
-                let base = match initial {
-                    Initial::Zero if first_part => None,
-                    Initial::Rows(_) | Initial::Columns(_) | Initial::Continue if first_part => Some(initial),
-                    _ => Some(Initial::Keep),
-                };
-                // Whether the sums begin with it: they always do in the matrix unit.
-                let goes_on = match base {
-                    Some(Initial::Continue) => true,
-                    Some(_) => tiles.by_matrix_unit,
-                    None => false,
-                };
+                let place = TilePlace { target, row: self.row + first, rows, column, spans };
                 // SAFETY: the panels were packed above and by `pack_rows`; the elements of C are this call's alone.
                 unsafe {
                     let a = packed.add(self.place(tiles, (start, len), first));
-                    if adjacent {
-                        let c = target.start.add(row * target.row_step + spans[0].offset);
-                        for r in 0..rows {
-                            let line = c.add(r * target.row_step);
-                            match base {
-                                Some(Initial::Rows(bias)) => {
-                                    (0..count).for_each(|j| *line.add(j) = bias[row + r]);
-                                }
-                                Some(Initial::Columns(bias)) => {
-                                    std::ptr::copy_nonoverlapping(bias[column..].as_ptr(), line, count);
-                                }
-                                _ => break,
-                            }
-                        }
-                        let merge = match base {
-                            None => Merge::Write,
-                            Some(_) if goes_on => Merge::Continue,
-                            Some(_) => Merge::Add,
-                        };
-                        tile(tiles.panel_rows(len), a, b, (c, target.row_step), merge);
-                    } else {
-                        let line = |r: usize| target.start.add((row + r) * target.row_step);
-                        // As it is for one row of a span.
-                        let base_of = |r: usize, span: &ColumnSpan| match base {
-                            Some(Initial::Rows(bias)) => Initial::Rows(&bias[row + r..]),
-                            Some(Initial::Columns(bias)) => Initial::Columns(&bias[column + span.at..]),
-                            Some(Initial::Keep | Initial::Continue) => Initial::Keep,
-                            None | Some(Initial::Zero) => Initial::Zero,
-                        };
-                        for r in (0..rows).filter(|_| goes_on) {
-                            for span in spans {
-                                let sums = &mut sums[r * tiles.columns + span.at..][..span.len];
-                                let from = line(r).add(span.offset);
-                                span.load(from, target.steps[2], sums, base_of(r, span));
-                            }
-                        }
-                        let merge = if goes_on { Merge::Continue } else { Merge::Write };
-                        tile(tiles.panel_rows(len), a, b, (sums.as_mut_ptr(), tiles.columns), merge);
-                        for r in 0..rows {
-                            let line = line(r);
-                            let sums = &sums[r * tiles.columns..][..count];
-                            for span in spans {
-                                let base = if goes_on { Initial::Zero } else { base_of(r, span) };
-                                let sums = &sums[span.at..span.at + span.len];
-                                span.merge(line.add(span.offset), target.steps[2], sums, base);
-                            }
-                        }
-                    }
+                    place.compute(tiles.columns, (initial, goes_on), &mut sums, |c, merge| {
+                        tile(tiles.panel_rows(len), a, b, c, merge);
+                    });
                 }
             }
         }

@@ -3,7 +3,7 @@
 #[cfg(target_arch = "x86_64")]
 use crate::kernels::isa::Isa;
 use crate::kernels::parallel::Shared;
-use crate::kernels::tile::MAX_COLUMNS;
+use crate::kernels::tile::{MAX_COLUMNS, Merge};
 
 /// The initial value to which the product is added.
 #[derive(Clone, Copy)]
@@ -18,6 +18,17 @@ pub enum Initial<'a> {
     Rows(&'a [f32]),
     /// One number per column of C.
     Columns(&'a [f32]),
+}
+
+impl Initial<'_> {
+    /// The same for the part of C that begins with a row and a column.
+    fn from(self, row: usize, column: usize) -> Self {
+        match self {
+            Self::Rows(bias) => Self::Rows(&bias[row..]),
+            Self::Columns(bias) => Self::Columns(&bias[column..]),
+            whole => whole,
+        }
+    }
 }
 
 /// Where C lies. Consecutive rows are `row_step` apart; a column is a triple (image, y, x) in row-major order over `size`.
@@ -60,6 +71,103 @@ impl Target {
     }
 }
 
+/// The elements of C that one tile computes.
+pub(super) struct TilePlace<'a> {
+    pub(super) target: Target,
+    /// The first row, and how many.
+    pub(super) row: usize,
+    pub(super) rows: usize,
+    /// The first column.
+    pub(super) column: usize,
+    /// All columns.
+    pub(super) spans: &'a [ColumnSpan],
+}
+
+impl TilePlace<'_> {
+    /// Computes the elements by a tile of `width` columns, which takes the address of its first row, the distance between rows, and what it does with
+    /// what is there. Its sums begin with the initial value if they go on from it, and are added to it otherwise. Where the columns do not lie as the
+    /// tile has them, it computes in `sums`, which has room for it.
+    ///
+    /// # Safety
+    /// The elements are the target's and nothing else touches them; they are initialized if the initial value keeps them.
+    #[inline]
+    pub(super) unsafe fn compute(
+        &self,
+        width: usize,
+        (initial, goes_on): (Initial<'_>, bool),
+        sums: &mut [f32],
+        tile: impl FnOnce((*mut f32, usize), Merge),
+    ) {
+        let step = self.target.steps[2];
+        // SAFETY: the caller's promise.
+        unsafe {
+            if let ([span], 1) = (self.spans, step)
+                && span.len == width
+            {
+                self.write_biases(initial, span);
+                let merge = match initial {
+                    Initial::Zero => Merge::Write,
+                    _ if goes_on => Merge::Continue,
+                    _ => Merge::Add,
+                };
+                return tile((self.line(0).add(span.offset), self.target.row_step), merge);
+            }
+            if goes_on {
+                self.each_span(width, sums, initial, |from, sums, initial| load(from, step, sums, initial));
+            }
+            tile((sums.as_mut_ptr(), width), if goes_on { Merge::Continue } else { Merge::Write });
+            let rest = if goes_on { Initial::Zero } else { initial };
+            self.each_span(width, sums, rest, |to, sums, rest| merge(to, step, sums, rest));
+        }
+    }
+
+    /// Writes an initial value that does not lie in C yet, where the columns are one span.
+    ///
+    /// # Safety
+    /// As [`compute`](Self::compute).
+    unsafe fn write_biases(&self, initial: Initial<'_>, span: &ColumnSpan) {
+        for r in 0..self.rows {
+            // SAFETY: the caller's promise.
+            let line = || unsafe { std::slice::from_raw_parts_mut(self.line(r).add(span.offset), span.len) };
+            match initial {
+                Initial::Rows(bias) => line().fill(bias[self.row + r]),
+                Initial::Columns(bias) => line().copy_from_slice(&bias[self.column..][..span.len]),
+                Initial::Zero | Initial::Keep | Initial::Continue => return,
+            }
+        }
+    }
+
+    /// Where a row of C lies.
+    ///
+    /// # Safety
+    /// The row is one of the tile's.
+    unsafe fn line(&self, r: usize) -> *mut f32 {
+        // SAFETY: the caller's promise.
+        unsafe { self.target.start.add((self.row + r) * self.target.row_step) }
+    }
+
+    /// Calls `task` for every row and span: the address of its first element, its sums in a tile of `width` columns, and what these are added to.
+    ///
+    /// # Safety
+    /// As [`compute`](Self::compute).
+    unsafe fn each_span(
+        &self,
+        width: usize,
+        sums: &mut [f32],
+        initial: Initial<'_>,
+        task: impl Fn(*mut f32, &mut [f32], Initial<'_>),
+    ) {
+        for r in 0..self.rows {
+            for span in self.spans {
+                let sums = &mut sums[r * width + span.at..][..span.len];
+                // SAFETY: the caller's promise.
+                let first = unsafe { self.line(r).add(span.offset) };
+                task(first, sums, initial.from(self.row + r, self.column + span.at));
+            }
+        }
+    }
+}
+
 /// Columns on one line of an image.
 #[derive(Clone, Copy, Default)]
 pub(super) struct ColumnSpan {
@@ -71,64 +179,60 @@ pub(super) struct ColumnSpan {
     pub(super) offset: usize,
 }
 
-impl ColumnSpan {
-    /// Begins the sums of one row of a tile with what they are added to, cut to begin with this row and span.
-    ///
-    /// # Safety
-    /// As many initialized elements as `sums` has, `step` apart, can be read at `from` if `base` keeps them.
-    pub(super) unsafe fn load(&self, from: *const f32, step: usize, sums: &mut [f32], base: Initial<'_>) {
-        match base {
-            Initial::Zero => sums.fill(0.0),
-            Initial::Rows(bias) => sums.fill(bias[0]),
-            Initial::Columns(bias) => sums.copy_from_slice(&bias[..sums.len()]),
-            Initial::Keep | Initial::Continue => {
-                for (j, sum) in sums.iter_mut().enumerate() {
-                    // SAFETY: the caller's promise.
-                    *sum = unsafe { *from.add(j * step) };
-                }
+/// Begins the sums of one row of a span with the initial value, which is cut to begin with this row and span.
+///
+/// # Safety
+/// As many initialized elements as `sums` has, `step` apart, can be read at `from` if the initial value keeps them.
+unsafe fn load(from: *const f32, step: usize, sums: &mut [f32], initial: Initial<'_>) {
+    match initial {
+        Initial::Zero => sums.fill(0.0),
+        Initial::Rows(bias) => sums.fill(bias[0]),
+        Initial::Columns(bias) => sums.copy_from_slice(&bias[..sums.len()]),
+        Initial::Keep | Initial::Continue => {
+            for (j, sum) in sums.iter_mut().enumerate() {
+                // SAFETY: the caller's promise.
+                *sum = unsafe { *from.add(j * step) };
             }
         }
     }
+}
 
-    /// Writes one row of a tile. `base` is what it is added to, cut to begin with this row and span.
-    ///
-    /// # Safety
-    /// As many elements as `sums` has, `step` apart, can be written at `to`, and read if `base` keeps them.
-    #[inline]
-    pub(super) unsafe fn merge(&self, to: *mut f32, step: usize, sums: &[f32], base: Initial<'_>) {
-        if step == 1 {
-            // SAFETY: the caller's promise.
-            let to = unsafe { std::slice::from_raw_parts_mut(to, sums.len()) };
-            match base {
-                Initial::Zero | Initial::Continue => to.copy_from_slice(sums),
-                Initial::Keep => to.iter_mut().zip(sums).for_each(|(c, &sum)| *c += sum),
-                Initial::Rows(bias) => to.iter_mut().zip(sums).for_each(|(c, &sum)| *c = bias[0] + sum),
-                Initial::Columns(bias) => {
-                    to.iter_mut().zip(sums).zip(bias).for_each(|((c, &sum), &bias)| *c = bias + sum);
-                }
+/// Writes the sums of one row of a span, added to the initial value, which is cut to begin with this row and span.
+///
+/// # Safety
+/// As many elements as `sums` has, `step` apart, can be written at `to`, and read if the initial value keeps them.
+#[inline]
+unsafe fn merge(to: *mut f32, step: usize, sums: &[f32], initial: Initial<'_>) {
+    if step == 1 {
+        // SAFETY: the caller's promise.
+        let to = unsafe { std::slice::from_raw_parts_mut(to, sums.len()) };
+        match initial {
+            Initial::Zero | Initial::Continue => to.copy_from_slice(sums),
+            Initial::Keep => to.iter_mut().zip(sums).for_each(|(c, &sum)| *c += sum),
+            Initial::Rows(bias) => to.iter_mut().zip(sums).for_each(|(c, &sum)| *c = bias[0] + sum),
+            Initial::Columns(bias) => {
+                to.iter_mut().zip(sums).zip(bias).for_each(|((c, &sum), &bias)| *c = bias + sum);
             }
-            return;
         }
-        #[cfg(target_arch = "x86_64")]
-        if step == 2
-            && !matches!(base, Initial::Rows(_) | Initial::Columns(_))
-            && Isa::detect() == Isa::Avx512
-        {
-            // SAFETY: the caller's promise; the processor has AVX-512.
-            unsafe { merge_every_second(to, sums, matches!(base, Initial::Keep)) };
-            return;
-        }
-        for (j, &sum) in sums.iter().enumerate() {
-            // SAFETY: the caller's promise.
-            unsafe {
-                let to = to.add(j * step);
-                *to = match base {
-                    Initial::Zero | Initial::Continue => sum,
-                    Initial::Keep => *to + sum,
-                    Initial::Rows(bias) => bias[0] + sum,
-                    Initial::Columns(bias) => bias[j] + sum,
-                };
-            }
+        return;
+    }
+    #[cfg(target_arch = "x86_64")]
+    if step == 2 && !matches!(initial, Initial::Rows(_) | Initial::Columns(_)) && Isa::detect() == Isa::Avx512
+    {
+        // SAFETY: the caller's promise; the processor has AVX-512.
+        unsafe { merge_every_second(to, sums, matches!(initial, Initial::Keep)) };
+        return;
+    }
+    for (j, &sum) in sums.iter().enumerate() {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let to = to.add(j * step);
+            *to = match initial {
+                Initial::Zero | Initial::Continue => sum,
+                Initial::Keep => *to + sum,
+                Initial::Rows(bias) => bias[0] + sum,
+                Initial::Columns(bias) => bias[j] + sum,
+            };
         }
     }
 }
