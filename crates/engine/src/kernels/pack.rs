@@ -59,10 +59,10 @@ pub fn pack_pairs_by_rows<P: Panels + ?Sized>(
     let mut floats = [0.0; TOGETHER * MAX_COLUMNS];
     for start in depth.clone().step_by(TOGETHER) {
         let part = start..(start + TOGETHER).min(depth.end);
-        let floats = &mut floats[..part.len() * width];
-        let out = &mut out[(start - depth.start) / 2 * width..][..part.len().div_ceil(2) * width];
-        panels.pack(lines.clone(), part, width, floats);
-        pairs::join_rows(floats, width, out);
+        let rows = 0..part.len();
+        panels.pack(lines.clone(), part, width, &mut floats[..rows.len() * width]);
+        let out = &mut out[(start - depth.start) / 2 * width..];
+        pairs::interleave(|k| &floats[k * width..][..width], rows, width, out);
     }
 }
 

@@ -23,24 +23,6 @@ pub const fn join(earlier: Bf16, later: Bf16) -> Pair {
     (earlier.0 as u32) << 16 | later.0 as u32
 }
 
-/// Joins rows of floats, rounded, by twos; the last may be alone.
-pub fn join_rows(floats: &[f32], width: usize, out: &mut [Pair]) {
-    vectorized(
-        #[inline(always)]
-        || {
-            for (two, out) in floats.chunks(2 * width).zip(out.chunks_exact_mut(width)) {
-                let (earlier, later) = two.split_at(width);
-                for (to, &x) in out.iter_mut().zip(earlier) {
-                    *to = join(Bf16::nearest(x), Bf16(0));
-                }
-                for (to, &x) in out.iter_mut().zip(later) {
-                    *to |= join(Bf16(0), Bf16::nearest(x));
-                }
-            }
-        },
-    );
-}
-
 /// Joins the rows of a range by twos, rounded, each `width` long with its zeros; the last may be alone.
 pub fn interleave<'a, T: Number + 'a>(
     row: impl Fn(usize) -> &'a [T],
@@ -190,17 +172,11 @@ mod tests {
             // The same lines across.
             out.fill(u32::MAX);
             interleave(|k| &data[k * 33..][..count], 0..depth, width, &mut out);
-            let mut joined = vec![u32::MAX; out.len()];
-            let floats: Vec<f32> = (0..depth * width)
-                .map(|at| if at % width < count { data[at / width * 33 + at % width].float() } else { 0.0 })
-                .collect();
-            join_rows(&floats, width, &mut joined);
             for (index, &found) in out.iter().enumerate() {
                 let (k, i) = (index / width, index % width);
                 let expected = if i < count { pair(k, &|k| data[k * 33 + i]) } else { 0 };
                 assert_eq!(found, expected, "interleaved {count} {depth} {width}: {k} {i}");
             }
-            assert_eq!(out, joined);
             rounded.fill(u32::MAX);
             interleave(|k| &wide[k * 33..][..count], 0..depth, width, &mut rounded);
             assert_eq!(out, rounded, "rounded and interleaved {count} {depth} {width}");
