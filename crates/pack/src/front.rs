@@ -99,6 +99,7 @@ impl<'a> Choice<'a> {
     }
 
     /// Considers free bytes of a hole for an item.
+    #[inline(always)]
     fn consider(
         &mut self,
         (instance, item, freed): (&Instance, u32, u32),
@@ -128,10 +129,10 @@ impl<'a> Choice<'a> {
 }
 
 impl<'a> Front<'a> {
-    /// Starts at a peak, with the offsets of the items that are alive there, in ascending order.
+    /// Starts at a section, counted in the direction of the sweep, with the offsets of the items that are alive there, in ascending order.
     pub(crate) fn new(
         instance: &'a Instance,
-        (side, peak): (Side, u32),
+        (side, section): (Side, u32),
         goal: u64,
         stack: &[u32],
         offsets: &[u64],
@@ -141,7 +142,7 @@ impl<'a> Front<'a> {
             instance,
             side,
             goal,
-            now: if side == Side::Right { peak } else { sections as u32 - 1 - peak },
+            now: section,
             holes: vec![Hole { start: 0, end: u64::MAX, below: END, above: END }],
             lowest: NONE,
             below: vec![NONE; items],
@@ -154,6 +155,11 @@ impl<'a> Front<'a> {
             front.insert(item, front.holes.len() - 1, offsets[item as usize]);
         }
         front
+    }
+
+    /// The section reached, counted in the direction of the sweep.
+    pub(crate) fn section(&self) -> u32 {
+        self.now
     }
 
     fn freed_at(&self, item: u32) -> u32 {
@@ -234,11 +240,22 @@ impl<'a> Front<'a> {
     /// The best hole for an item, and the offset in it.
     fn find_hole(&self, item: u32, matching: &Matching) -> (usize, u64) {
         let own = (self.instance, item, self.freed_at(item));
+        let size = self.instance.items[item as usize].size;
         let mut taken = self.reserved.iter().filter(|taken| self.overlap(taken.by.item, item)).peekable();
         let mut choice = Choice::new(matching, self.goal);
         // Of the reserved bytes below: the highest end.
         let mut last: Option<Taken> = None;
+        let higher = |last: Option<Taken>, next: Taken| {
+            if last.is_none_or(|last| next.end > last.end) { Some(next) } else { last }
+        };
         for (at, hole) in self.holes.iter().enumerate() {
+            // Most holes are too small, and most sweeps have nothing reserved there.
+            if hole.end - hole.start < size {
+                continue;
+            }
+            while let Some(&next) = taken.next_if(|taken| taken.start < hole.start) {
+                last = higher(last, next);
+            }
             let (mut start, mut below) = (hole.start, hole.below);
             if let Some(last) = last.filter(|last| last.end > start) {
                 (start, below) = (last.end, last.by);
@@ -250,9 +267,7 @@ impl<'a> Front<'a> {
                 if next.end > start {
                     (start, below) = (next.end, next.by);
                 }
-                if last.is_none_or(|last| next.end > last.end) {
-                    last = Some(next);
-                }
+                last = higher(last, next);
             }
             if start < hole.end {
                 choice.consider(own, at, (start, hole.end), [below, hole.above]);
@@ -266,8 +281,8 @@ impl<'a> Front<'a> {
         one.overlaps(other)
     }
 
-    /// Places an item before the sweep reaches it. Returns its offset.
-    pub(crate) fn reserve(&mut self, item: u32, matching: &Matching, offsets: &[u64]) -> u64 {
+    /// Places an item before the sweep reaches it, unless it would end above the goal.
+    pub(crate) fn reserve(&mut self, item: u32, matching: &Matching, offsets: &[u64]) {
         let taken = |by: Neighbour| {
             let start = offsets[by.item as usize];
             Taken { start, end: start + self.instance.items[by.item as usize].size, by }
@@ -275,14 +290,14 @@ impl<'a> Front<'a> {
         let first = (self.lowest != NONE).then_some(self.lowest);
         let alive =
             std::iter::successors(first, |&at| Some(self.above[at as usize]).filter(|&at| at != NONE));
-        let overlapping = alive.filter(|&at| self.overlap(at, item)).map(|at| taken(self.neighbour(at)));
-        let reserved = self.reserved.iter().filter(|taken| self.overlap(taken.by.item, item));
-        let mut all: Vec<Taken> = overlapping.chain(reserved.copied()).collect();
-        all.sort_by_key(|taken| taken.start);
+        let mut alive =
+            alive.filter(|&at| self.overlap(at, item)).map(|at| taken(self.neighbour(at))).peekable();
+        let reserved = self.reserved.iter().filter(|taken| self.overlap(taken.by.item, item)).copied();
+        let end = Taken { start: u64::MAX, end: u64::MAX, by: END };
         let own = Neighbour { item, freed: self.freed_at(item) };
         let mut choice = Choice::new(matching, self.goal);
         let (mut start, mut below) = (0, END);
-        for next in all.into_iter().chain([Taken { start: u64::MAX, end: u64::MAX, by: END }]) {
+        let mut pass = |next: Taken| {
             if start < next.start {
                 choice.consider((self.instance, item, own.freed), 0, (start, next.start), [below, next.by]);
             }
@@ -290,11 +305,16 @@ impl<'a> Front<'a> {
             if next.end > start {
                 (start, below) = (next.end, next.by);
             }
+        };
+        for reserved in reserved.chain([end]) {
+            while let Some(next) = alive.next_if(|next| next.start <= reserved.start) {
+                pass(next);
+            }
+            pass(reserved);
         }
-        let (_, start) = choice.chosen();
+        let Some((_, start)) = choice.best else { return };
         let end = start + self.instance.items[item as usize].size;
         let at = self.reserved.partition_point(|other| other.start < start);
         self.reserved.insert(at, Taken { start, end, by: own });
-        start
     }
 }

@@ -29,6 +29,7 @@
 #![doc = include_str!("../README.md")]
 #![forbid(unsafe_code)]
 
+mod advance;
 mod auto;
 mod banks;
 mod best_fit;

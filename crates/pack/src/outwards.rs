@@ -95,6 +95,14 @@ pub(crate) enum Stack {
     Sum(f64),
     /// By the share of the lifetime that lies before the peak, smallest first.
     Share,
+    /// By a power of the sections before the peak, minus a power of those behind it, weighted; smallest first. In between the other two: a power of 1 is
+    /// a sum, one near 0 is the share.
+    Powers {
+        /// The exponent.
+        power: f64,
+        /// The weight.
+        weight: f64,
+    },
 }
 
 impl Stack {
@@ -109,12 +117,22 @@ impl Stack {
         }
     }
 
+    /// A random order, every second time by powers.
+    pub(crate) fn draw_any(random: &mut Random) -> Self {
+        if random.below(2) == 0 {
+            return Self::draw(random);
+        }
+        let power = [0.1, 0.25, 0.5, 1.0][random.below(4)];
+        Self::Powers { power, weight: f64::exp2(6.0 * random.unit() - 3.0) }
+    }
+
     /// The key of an item that is alive at the peak.
     pub(crate) fn key(self, hull: Span, peak: u32) -> f64 {
         let [start, end, peak] = [hull.lo, hull.hi, peak].map(f64::from);
         match self {
             Self::Sum(weight) => -(start * (1.0 + weight) + end * (1.0 - weight)),
             Self::Share => (peak - start) / (end - start),
+            Self::Powers { power, weight } => (peak - start).powf(power) - weight * (end - peak).powf(power),
         }
     }
 }

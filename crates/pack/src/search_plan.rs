@@ -188,7 +188,7 @@ impl SearchPlan {
 }
 
 /// The sequence 1, 1, 2, 1, 1, 2, 4, 1, …, from 1 on.
-fn luby(at: u64) -> u64 {
+pub(crate) fn luby(at: u64) -> u64 {
     let power = u64::BITS - at.leading_zeros();
     if at + 1 == 1 << power { 1 << (power - 1) } else { luby(at + 1 - (1 << (power - 1))) }
 }

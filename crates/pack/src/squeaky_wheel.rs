@@ -5,7 +5,7 @@
 //! an item is alive, so that the peak is packed first. The last key works best: once the peak is settled, only a few items of the next
 //! fullest sections end above the goal, and a construction that makes them do so is recognized early and abandoned. If a
 //! component has too many items for a tree search, [`crate::outwards`] settles the peak better than these orders do; if it has too many for whole
-//! runs of a constructive packer, [`crate::sweep`] does.
+//! runs of a constructive packer, [`crate::advance`] does.
 //!
 //! Later moves improve the best placement only where items end above the goal: [`crate::large_neighbourhood`] packs a window of time again, and
 //! [`crate::ejection_chain`] lets items displace each other.
@@ -13,6 +13,7 @@
 use std::cmp::Reverse;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use crate::advance::{Advances, Step, Stepped};
 use crate::best_fit::{best_fit, longest_first};
 use crate::ejection_chain::eject_above;
 use crate::greedy::{conflict_order, size_order};
@@ -25,7 +26,6 @@ use crate::overlap::OverlapIndex;
 use crate::partial_placement::{Fit, PartialPlacement, place_each_while, place_in_order_while};
 use crate::random::Random;
 use crate::smart_pool::smart_order;
-use crate::sweep::{Attempt, Sweeps, Swept};
 
 /// Moves of one batch. A batch is prepared as a whole, so that the result does not depend on the number of threads.
 pub(crate) const BATCH: usize = 2;
@@ -101,17 +101,17 @@ enum Start {
 /// moves up to [`FIRST_MOVES`] follow it.
 const FIRST_OUTWARDS: usize = 8;
 /// Up to this number of items, orders are repaired that place large ones a little earlier ([`Outwards`]), and one of two later moves outwards is a
-/// sweep. Above it, all are, and most moves.
+/// [`Step`]. Above it, all are, and most moves.
 const MOST_SHIFTED: usize = 10_000;
 
 /// Moves with the order by live memory, and outwards from the peak, before other initial orders are tried.
 const FIRST_MOVES: usize = 16;
 
-/// Above this many items, all best-fit orders are tried first, or right after the first sweeps, and later constructions but sweeps are rare.
+/// Above this many items, all best-fit orders are tried first, or right after the first sweeps, and later constructions are rare.
 const LONG: usize = 50_000;
 /// One move in this many is such a construction: it takes as long as hundreds of windows.
 const LONG_PERIOD: usize = 64;
-/// The same where sweeps are tried, which take less time than windows.
+/// The same where items are placed outwards by [`Advances`], whose steps take less time than windows.
 const SWEPT_PERIOD: usize = 2_048;
 /// Attempts at one window that count as one evaluation.
 const ATTEMPTS: u32 = 4;
@@ -127,7 +127,7 @@ pub(crate) struct SqueakyWheel {
     /// The sum of [`excess`] over all items.
     cost: f64,
     /// Of problems of many items: the search for a way to place them outwards from the peak.
-    sweeps: Option<Sweeps>,
+    advances: Option<Advances>,
     /// Windows changed since the moves of this batch were prepared.
     changed: Vec<Span>,
 }
@@ -155,7 +155,7 @@ impl SqueakyWheel {
             offsets: Vec::new(),
             above: Vec::new(),
             cost: f64::INFINITY,
-            sweeps: if instance.len() > MOST_ITEMS { Sweeps::new(instance) } else { None },
+            advances: if instance.len() > MOST_ITEMS { Advances::new(instance) } else { None },
             changed: Vec::new(),
         };
         wheel.accept_full(
@@ -237,18 +237,16 @@ impl SqueakyWheel {
         applied: Move,
         change: Change,
     ) -> Option<Vec<u64>> {
-        let change = match change {
-            Change::Swept(swept) => {
-                let offsets = swept.offsets.clone();
-                if let Some(sweeps) = &mut self.sweeps {
-                    sweeps.accept(*swept);
-                }
-                Change::Full(offsets)
+        let change = match (&applied, change) {
+            (Move::Outwards(step), change) => {
+                let stepped = if let Change::Outwards(stepped) = change { Some(stepped) } else { None };
+                let all = (instance, &self.overlaps);
+                Change::Full(self.advances.as_mut()?.accept(all, goal, step, stepped)?)
             }
-            other => other,
+            (_, other) => other,
         };
         match (applied, change) {
-            (_, Change::None | Change::Swept(_)) => None,
+            (_, Change::None | Change::Outwards(_)) => None,
             (Move::Repack { window, .. }, Change::Partial(moved)) => {
                 self.accept_window(instance, goal, window, &moved);
                 let end = |&i: &u32| self.offsets[i as usize] + instance.items[i as usize].bytes;
@@ -282,8 +280,8 @@ pub(crate) enum Move {
         /// Its random choices.
         random: Random,
     },
-    /// Places all items outwards from the peak, each where it begins.
-    Sweep(Attempt),
+    /// Places items outwards from the peak, each where it begins.
+    Outwards(Step),
     /// Packs a window of time again.
     Repack {
         /// Its sections.
@@ -299,8 +297,8 @@ pub(crate) enum Change {
     Full(Vec<u64>),
     /// Items with new offsets.
     Partial(Vec<(u32, u64)>),
-    /// Offsets of all items by a sweep.
-    Swept(Box<Swept>),
+    /// What a step outwards gives.
+    Outwards(Stepped),
     /// No improvement.
     None,
 }
@@ -337,11 +335,11 @@ impl SqueakyWheel {
     fn next_start(&self, instance: &Instance, number: usize) -> Option<Move> {
         let long = instance.len() > LONG;
         let mut quick = STARTS.iter().filter(|(_, start)| matches!(start, Start::BestFit));
-        let sweeps = if self.sweeps.is_some() { FIRST_MOVES } else { 0 };
+        let sweeps = if self.advances.is_some() { FIRST_MOVES } else { 0 };
         if long && let Some(&(order, _)) = quick.nth(number - sweeps) {
             return Some(Move::Construct(order(instance), Construction::BestFit));
         }
-        let (first, period) = match (long, self.sweeps.is_some()) {
+        let (first, period) = match (long, self.advances.is_some()) {
             (false, _) => (FIRST_MOVES, 2),
             (true, false) => (LONG_PERIOD - 1, LONG_PERIOD),
             (true, true) => (SWEPT_PERIOD - 1, SWEPT_PERIOD),
@@ -400,10 +398,11 @@ impl SqueakyWheel {
             let outwards = Outwards::draw(instance, random);
             return Some(Move::Construct(outwards.order(instance), Construction::Outwards(outwards)));
         }
-        // Above that number of items, eight of 64 moves repack windows and one runs ejection chains: each takes longer than a sweep.
-        let sweeps = if shifted { number % 4 == 2 } else { number % 8 != 6 && number % 64 != 13 };
-        let sweep = self.sweeps.as_ref().filter(|_| sweeps || number < FIRST_MOVES)?;
-        Some(Move::Sweep(sweep.attempt(instance, random)))
+        // Above that number of items, eight of 128 moves repack windows and one runs ejection chains.
+        let steps = if shifted { number % 4 == 2 } else { number % 16 != 6 && number % 128 != 13 };
+        let advances = self.advances.as_ref().filter(|_| steps || number < FIRST_MOVES)?;
+        let turn = if shifted { number / 4 } else { number };
+        Some(Move::Outwards(advances.draw((instance, &self.overlaps), turn, random)))
     }
 
     /// A move that changes a few items.
@@ -427,9 +426,18 @@ impl SqueakyWheel {
         Move::Repack { window, random }
     }
 
-    /// Starts to prepare a batch.
-    pub(crate) fn start_batch(&mut self) {
+    /// Starts to prepare a batch; the first move of it has a number.
+    pub(crate) fn start_batch(
+        &mut self,
+        instance: &Instance,
+        (goal, height): (u64, u64),
+        number: usize,
+        random: &mut Random,
+    ) {
         self.changed.clear();
+        if let Some(advances) = self.advances.as_mut().filter(|_| number >= FIRST_MOVES) {
+            advances.renew((instance, &self.overlaps), (goal, height), random);
+        }
     }
 
     /// What a move gives.
@@ -457,12 +465,10 @@ impl SqueakyWheel {
                     outwards.place(placement, instance, at, goal)
                 }))
             }
-            Move::Sweep(attempt) => {
-                let swept = |sweeps: &Sweeps| sweeps.sweep(instance, attempt, goal, &interrupted);
-                self.sweeps
-                    .as_ref()
-                    .and_then(swept)
-                    .map_or(Change::None, |swept| Change::Swept(Box::new(swept)))
+            Move::Outwards(step) => {
+                let all = (instance, &self.overlaps);
+                let run = |advances: &Advances| advances.run(all, goal, step, &interrupted);
+                self.advances.as_ref().and_then(run).map_or(Change::None, Change::Outwards)
             }
             Move::Construct(order, Construction::Greedy(fit)) => {
                 whole(place_in_order_while(instance, order.iter().copied(), *fit, |_, _| !interrupted()))

@@ -1,0 +1,460 @@
+//! One advance, and the attempts to get further with it.
+
+use crate::front::{Front, Side};
+use crate::instance::{Instance, Span};
+use crate::overlap::OverlapIndex;
+use crate::random::Random;
+use crate::sweep::{Pass, SideWay, Split};
+
+/// What is to be placed.
+#[derive(Clone, Copy)]
+pub(super) struct Field<'a> {
+    pub(super) instance: &'a Instance,
+    pub(super) split: &'a Split,
+    pub(super) overlaps: &'a OverlapIndex,
+}
+
+/// The tries of one attempt: each places what did not fit in the one before it earlier.
+const TRIES: usize = 6;
+/// The share of attempts that draw how to place items instead of placing them as the last adopted one did.
+const REDRAWN: f64 = 0.5;
+/// The share of attempts that place the item that did not fit earlier.
+const EARLIER: f64 = 0.7;
+/// The share of early items that stay early in the next attempt.
+const STAY_EARLY: f64 = 0.9;
+/// The share of attempts that change the stack, where a front is near the peak.
+const RESTACKED: f64 = 0.5;
+
+/// Offsets, in ascending order.
+type Stacked = Vec<(u32, u64)>;
+
+impl Field<'_> {
+    /// Where an item begins, in the direction of a side.
+    fn begin(&self, side: usize, item: u32) -> u32 {
+        Side::BOTH[side].lifetime(self.instance, item)[0]
+    }
+
+    fn end(&self, item: u32, offset: u64) -> u64 {
+        offset + self.instance.items[item as usize].bytes
+    }
+
+    /// The longest lifetime, in sections.
+    fn longest(&self) -> u32 {
+        self.split.longest as u32
+    }
+
+    /// The sections from the peak to the first item of a side that has no place; none if all have one.
+    fn distance(&self, side: usize, placed: usize) -> Option<u32> {
+        let next = self.split.sides[side].get(placed)?;
+        Some(self.begin(side, *next) - self.split.start(self.instance, side))
+    }
+
+    /// How far both fronts are from the peak, each up to the longest lifetime: further away, the stack does not matter.
+    fn reach(&self, placed: [usize; 2]) -> u32 {
+        let capped = |side: usize| self.distance(side, placed[side]).unwrap_or(u32::MAX).min(self.longest());
+        capped(0) + capped(1)
+    }
+
+    /// Offsets of the stack in an order. `None` if it ends above a ceiling.
+    fn pile(&self, order: &[u32], ceiling: u64) -> Option<Stacked> {
+        let mut top = 0;
+        let place = |&i: &u32| {
+            let item = &self.instance.items[i as usize];
+            let offset = item.align_up(top);
+            top = offset + item.size;
+            (self.end(i, offset) <= ceiling).then_some((i, offset))
+        };
+        order.iter().map(place).collect()
+    }
+}
+
+/// By how many sections an item is placed earlier. Each halving is equally likely.
+fn draw_lead(field: &Field<'_>, random: &mut Random) -> f64 {
+    field.split.longest * (1.0 + random.unit()) / f64::from(2 << random.below(8))
+}
+
+/// A placement below a ceiling, from the peak up to a front on each side.
+#[derive(Clone)]
+pub(super) struct Advance {
+    pub(super) ceiling: u64,
+    /// Of all items; those behind the fronts do not count.
+    pub(super) offsets: Vec<u64>,
+    /// Items of each side that have places, in the order of the side.
+    placed: [usize; 2],
+    /// How the last adopted attempts placed the items of each side.
+    pub(super) ways: [SideWay; 2],
+    /// Attempts adopted so far: an attempt drawn before another one was adopted is void.
+    version: u64,
+    /// Attempts since a front got further.
+    pub(super) failures: u32,
+}
+
+/// An attempt, drawn before it is tried.
+pub(crate) struct Attempt {
+    /// The side of the front that is nearer to the peak, and how its items are placed.
+    side: usize,
+    way: SideWay,
+    start: Start,
+    version: u64,
+}
+
+/// Where an attempt begins.
+enum Start {
+    /// At a section before the front, counted in the direction of the side. The numbers say what later tries place earlier.
+    Section(u32, Random),
+    /// At the peak, on both sides, with the stack in another order.
+    Peak(Vec<u32>),
+}
+
+/// What an attempt gives.
+pub(crate) struct Walked {
+    placed: [usize; 2],
+    moved: Vec<(u32, u64)>,
+    way: SideWay,
+}
+
+/// What one try gives: how many items of its side then have places, and the offsets of those that it placed.
+struct Tried {
+    placed: usize,
+    moved: Vec<(u32, u64)>,
+}
+
+impl Advance {
+    /// What ends below a ceiling in a placement of all items. `None` if the stack does not.
+    pub(super) fn resume(
+        field: &Field<'_>,
+        (offsets, ways): &(Vec<u64>, [SideWay; 2]),
+        ceiling: u64,
+    ) -> Option<Self> {
+        let fits = |&i: &u32| field.end(i, offsets[i as usize]) <= ceiling;
+        if !field.split.stack.iter().all(fits) {
+            return None;
+        }
+        let placed = [0, 1].map(|side: usize| {
+            let items = &field.split.sides[side];
+            items.iter().position(|i| !fits(i)).unwrap_or(items.len())
+        });
+        let (offsets, ways) = (offsets.clone(), ways.clone());
+        Some(Self { ceiling, offsets, placed, ways, version: 0, failures: 0 })
+    }
+
+    /// The stack alone, in an order. `None` if it ends above the ceiling.
+    pub(super) fn begin(field: &Field<'_>, order: &[u32], way: SideWay, ceiling: u64) -> Option<Self> {
+        let mut offsets = vec![0; field.instance.len()];
+        for (i, offset) in field.pile(order, ceiling)? {
+            offsets[i as usize] = offset;
+        }
+        Some(Self { ceiling, offsets, placed: [0; 2], ways: [way.clone(), way], version: 0, failures: 0 })
+    }
+
+    /// Whether everything has a place.
+    pub(super) fn is_done(&self, field: &Field<'_>) -> bool {
+        (0..2).all(|side| self.placed[side] == field.split.sides[side].len())
+    }
+
+    /// A random attempt to get further on the side whose front is nearer to the peak. `None` if everything has a place.
+    pub(super) fn draw(&self, field: &Field<'_>, random: &mut Random) -> Option<Attempt> {
+        let distances = [0, 1].map(|side| field.distance(side, self.placed[side]).unwrap_or(u32::MAX));
+        let side = usize::from(distances[1] < distances[0]);
+        let failed = *field.split.sides[side].get(self.placed[side])?;
+        let begin = field.begin(side, failed);
+        let mut way = self.ways[side].clone();
+        if random.unit() < REDRAWN {
+            let early = std::mem::take(&mut way.early);
+            way = SideWay { early, ..field.split.draw_side(field.instance, random) };
+        }
+        way.early.retain(|_| random.unit() < STAY_EARLY);
+        let mut lead = 0.0;
+        if random.unit() < EARLIER {
+            lead = draw_lead(field, random);
+            way.place_early(failed, lead);
+        }
+        let version = self.version;
+        if distances[side] < field.longest() && random.unit() < RESTACKED {
+            let order = self.restacked(field, (side, begin), random);
+            return Some(Attempt { side, way, start: Start::Peak(order), version });
+        }
+        // Each halving is equally likely, from twice the longest lifetime on.
+        let back = field.split.longest * (1.0 + random.unit()) * f64::exp2(1.0 - random.below(10) as f64);
+        let from = before(field, side, begin, back.max(lead));
+        Some(Attempt { side, way, start: Start::Section(from, random.clone()), version })
+    }
+
+    /// The stack with a few items elsewhere. What does not fit needs the bytes of several items that are freed before it begins in one
+    /// piece, so mostly one of these is moved to another.
+    fn restacked(&self, field: &Field<'_>, (side, begin): (usize, u32), random: &mut Random) -> Vec<u32> {
+        let mut order = field.split.stack.clone();
+        order.sort_by_key(|&i| self.offsets[i as usize]);
+        for _ in 0..[1, 1, 2, 4][random.below(4)] {
+            let is_free = |at: &usize| Side::BOTH[side].lifetime(field.instance, order[*at])[1] <= begin;
+            let free: Vec<usize> = (0..order.len()).filter(is_free).collect();
+            let mut pick = |share: f64| match free.len() {
+                len if len > 0 && random.unit() < share => free[random.below(len)],
+                _ => random.below(order.len()),
+            };
+            let (from, to) = (pick(0.8), pick(0.7));
+            let item = order.remove(from);
+            order.insert((to + random.below(2)).min(order.len()), item);
+        }
+        order
+    }
+
+    /// Tries an attempt. `None` if it does not get as far as before, or if it is to `stop`.
+    pub(super) fn walk(
+        &self,
+        field: &Field<'_>,
+        attempt: &Attempt,
+        stop: &dyn Fn() -> bool,
+    ) -> Option<Walked> {
+        match &attempt.start {
+            Start::Section(from, random) => {
+                self.walk_side(field, attempt, (*from, &mut random.clone()), stop)
+            }
+            Start::Peak(order) => self.walk_both(field, attempt, order, stop),
+        }
+    }
+
+    /// Places the items of a side again from a section before the front on. What does not fit is placed earlier in the next try.
+    fn walk_side(
+        &self,
+        field: &Field<'_>,
+        attempt: &Attempt,
+        (mut from, random): (u32, &mut Random),
+        stop: &dyn Fn() -> bool,
+    ) -> Option<Walked> {
+        let (side, mut way) = (attempt.side, attempt.way.clone());
+        let (items, reached) = (&field.split.sides[side], self.placed[side]);
+        // Further away, the other side may need another stack first.
+        let until = field.begin(side, items[reached]).saturating_add(field.longest()).saturating_add(1);
+        for _ in 0..TRIES {
+            let alive = self.alive(field, side, from);
+            let Tried { placed, moved } = self.try_way(field, (side, &way), (from, until), &alive, stop)?;
+            if placed > reached || placed == reached && random.below(4) == 0 {
+                let mut all = self.placed;
+                all[side] = placed;
+                return Some(Walked { placed: all, moved, way });
+            }
+            let lead = draw_lead(field, random);
+            way.place_early(items[placed], lead);
+            from = from.min(before(field, side, field.begin(side, items[placed]), lead));
+        }
+        None
+    }
+
+    /// Places the items of both sides, up to the longest lifetime, around the stack in another order.
+    fn walk_both(
+        &self,
+        field: &Field<'_>,
+        attempt: &Attempt,
+        order: &[u32],
+        stop: &dyn Fn() -> bool,
+    ) -> Option<Walked> {
+        let stack = field.pile(order, self.ceiling)?;
+        // As far as the sides get that were not tried yet.
+        let mut placed = [usize::MAX; 2];
+        let mut moved = stack.clone();
+        // The side that failed first.
+        for side in [attempt.side, 1 - attempt.side] {
+            let way = if side == attempt.side { &attempt.way } else { &self.ways[side] };
+            let from = field.split.start(field.instance, side);
+            let until = from.saturating_add(field.longest()).saturating_add(1);
+            let tried = self.try_way(field, (side, way), (from, until), &stack, stop)?;
+            placed[side] = tried.placed;
+            moved.extend(tried.moved);
+            if field.reach(placed) < field.reach(self.placed) {
+                return None;
+            }
+        }
+        Some(Walked { placed, moved, way: attempt.way.clone() })
+    }
+
+    /// What is alive at a section, counted in the direction of a side.
+    fn alive(&self, field: &Field<'_>, side: usize, at: u32) -> Stacked {
+        let section = match Side::BOTH[side] {
+            Side::Right => at,
+            Side::Left => field.instance.sections() as u32 - 1 - at,
+        };
+        let mut alive = Vec::new();
+        field.overlaps.each_in(Span { lo: section, hi: section + 1 }, |i| {
+            alive.push((i, self.offsets[i as usize]));
+        });
+        alive.sort_unstable_by_key(|&(_, offset)| offset);
+        alive
+    }
+
+    /// Places the items of a side that begin between two sections, until one does not fit. `None` if it is to `stop`.
+    fn try_way(
+        &self,
+        field: &Field<'_>,
+        (side, way): (usize, &SideWay),
+        (from, until): (u32, u32),
+        alive: &Stacked,
+        stop: &dyn Fn() -> bool,
+    ) -> Option<Tried> {
+        let mut offsets = vec![0; field.instance.len()];
+        for &(i, offset) in alive {
+            offsets[i as usize] = offset;
+        }
+        let stack: Vec<u32> = alive.iter().map(|&(i, _)| i).collect();
+        let front = Front::new(field.instance, (Side::BOTH[side], from), self.ceiling, &stack, &offsets);
+        let (mut moved, mut stopped) = (Vec::new(), false);
+        let pass = Pass { split: field.split, instance: field.instance, side, way };
+        let placed = pass.run(front, until, &mut offsets, |i, offset| {
+            stopped = stop();
+            let fits = field.end(i, offset) <= self.ceiling;
+            if fits {
+                moved.push((i, offset));
+            }
+            fits && !stopped
+        });
+        (!stopped).then_some(Tried { placed, moved })
+    }
+
+    /// Takes in what an attempt gives.
+    pub(super) fn adopt(&mut self, field: &Field<'_>, attempt: &Attempt, walked: Option<Walked>) {
+        self.failures += 1;
+        let Some(walked) = walked.filter(|_| attempt.version == self.version) else { return };
+        for (i, offset) in walked.moved {
+            self.offsets[i as usize] = offset;
+        }
+        let further = match attempt.start {
+            Start::Section(..) => walked.placed[attempt.side] > self.placed[attempt.side],
+            Start::Peak(_) => field.reach(walked.placed) > field.reach(self.placed),
+        };
+        if further {
+            self.failures = 0;
+        }
+        self.placed = walked.placed;
+        self.ways[attempt.side] = walked.way;
+        self.version += 1;
+    }
+}
+
+/// A section some sections before the one at which an item of a side begins, but not before the peak.
+fn before(field: &Field<'_>, side: usize, begin: u32, sections: f64) -> u32 {
+    let start = field.split.start(field.instance, side);
+    begin.saturating_sub((sections as u32).max(1)).max(start)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sweep::tests::problem;
+
+    /// Whether what has a place is below the ceiling and apart from everything else that has one.
+    fn is_legal(advance: &Advance, field: &Field<'_>) -> bool {
+        let mut all = field.split.stack.clone();
+        for (items, &placed) in field.split.sides.iter().zip(&advance.placed) {
+            all.extend(&items[..placed]);
+        }
+        let (items, offsets) = (&field.instance.items, &advance.offsets);
+        let apart = |a: u32, b: u32| {
+            let ([a, b], [x, y]) = ([a, b].map(|i| &items[i as usize]), [a, b].map(|i| offsets[i as usize]));
+            !a.hull.overlaps(b.hull) || x + a.bytes <= y || y + b.bytes <= x
+        };
+        all.iter().enumerate().all(|(at, &a)| {
+            field.end(a, offsets[a as usize]) <= advance.ceiling
+                && offsets[a as usize].is_multiple_of(items[a as usize].align)
+                && all[..at].iter().all(|&b| apart(a, b))
+        })
+    }
+
+    /// An advance with a random stack in a random problem, at a ceiling of so many percent of the peak.
+    fn with_advance(seed: u64, percent: u64, mut test: impl FnMut(Advance, &Field<'_>, &mut Random)) {
+        let mut random = Random::new(seed, 0);
+        let problem = problem(&mut random, &[1, 1, 8]);
+        let Ok(instance) = Instance::new(&problem) else { panic!("no block is fixed") };
+        let split = Split::new(&instance).expect("no block is fixed or has gaps");
+        let overlaps = OverlapIndex::new(&instance);
+        let field = Field { instance: &instance, split: &split, overlaps: &overlaps };
+        let ceiling = instance.bound * percent / 100;
+        let way = split.draw_side(&instance, &mut random);
+        if let Some(advance) = Advance::begin(&field, &split.stack, way, ceiling) {
+            test(advance, &field, &mut random);
+        }
+    }
+
+    #[test]
+    fn fronts_never_come_nearer_and_what_has_a_place_is_legal() {
+        let (mut adopted, mut restacked, mut done) = (0, 0, 0);
+        for seed in 0..200 {
+            with_advance(seed, [100, 102, 110][seed as usize % 3], |mut advance, field, random| {
+                for _ in 0..60 {
+                    let Some(attempt) = advance.draw(field, random) else { break };
+                    let walked = advance.walk(field, &attempt, &|| false);
+                    let before = advance.clone();
+                    let at_peak = matches!(attempt.start, Start::Peak(_));
+                    advance.adopt(field, &attempt, walked);
+                    assert!(is_legal(&advance, field), "seed {seed}");
+                    if advance.version == before.version {
+                        assert_eq!((advance.placed, advance.failures), (before.placed, before.failures + 1));
+                        continue;
+                    }
+                    adopted += 1;
+                    if at_peak {
+                        restacked += 1;
+                        assert!(field.reach(advance.placed) >= field.reach(before.placed), "seed {seed}");
+                    } else {
+                        let further = advance.placed[attempt.side] > before.placed[attempt.side];
+                        assert_eq!(advance.failures == 0, further, "seed {seed}");
+                        assert!(advance.placed[attempt.side] >= before.placed[attempt.side], "seed {seed}");
+                        assert_eq!(advance.placed[1 - attempt.side], before.placed[1 - attempt.side]);
+                    }
+                }
+                done += u32::from(advance.is_done(field));
+            });
+        }
+        assert!(adopted > 300 && restacked > 30 && done > 10, "{adopted} {restacked} {done}");
+    }
+
+    #[test]
+    fn an_attempt_drawn_before_another_one_was_adopted_is_void() {
+        let mut void = 0;
+        for seed in 0..40 {
+            with_advance(seed, 110, |mut advance, field, random| {
+                let draw = |random: &mut Random| advance.draw(field, random).expect("not done");
+                let attempts = [draw(random), draw(random)];
+                let [first, second] = attempts.each_ref().map(|one| advance.walk(field, one, &|| false));
+                advance.adopt(field, &attempts[0], first);
+                let (version, placed) = (advance.version, advance.placed);
+                if version > 0 && second.is_some() {
+                    advance.adopt(field, &attempts[1], second);
+                    assert_eq!((advance.version, advance.placed), (version, placed), "seed {seed}");
+                    assert!(is_legal(&advance, field), "seed {seed}");
+                    void += 1;
+                }
+            });
+        }
+        assert!(void > 5, "{void}");
+    }
+
+    #[test]
+    fn what_ends_below_a_lower_ceiling_keeps_its_place() {
+        for seed in 0..60 {
+            with_advance(seed, 130, |mut advance, field, random| {
+                while let Some(attempt) = advance.draw(field, random).filter(|_| advance.failures < 100) {
+                    let walked = advance.walk(field, &attempt, &|| false);
+                    advance.adopt(field, &attempt, walked);
+                }
+                if !advance.is_done(field) {
+                    return;
+                }
+                let height = field.instance.height(&advance.offsets);
+                let complete = (advance.offsets, advance.ways);
+                let resume = |ceiling| Advance::resume(field, &complete, ceiling);
+                assert!(resume(height).is_some_and(|advance| advance.is_done(field)), "seed {seed}");
+                if let Some(lower) = resume(height - 1) {
+                    assert!(!lower.is_done(field) && is_legal(&lower, field), "seed {seed}");
+                }
+            });
+        }
+    }
+
+    #[test]
+    fn a_walk_that_is_to_stop_gives_nothing() {
+        with_advance(1, 110, |advance, field, random| {
+            let attempt = advance.draw(field, random).expect("not done");
+            assert!(advance.walk(field, &attempt, &|| true).is_none());
+        });
+    }
+}
