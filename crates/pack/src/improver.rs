@@ -221,13 +221,12 @@ impl<'a> Improver<'a> {
                 }
                 let (goal, height) = (self.goal(), self.states[s].height);
                 let instance = &self.states[s].component.instance;
-                let mut random = Random::new(!self.budget.seed, self.evaluations);
-                wheel.start_batch(instance, (goal, height), runs, &mut random);
                 let next = |at: usize| {
                     let random = Random::new(self.budget.seed, self.evaluations + at as u64);
-                    wheel.next(instance, goal, runs + at, random)
+                    wheel.next(instance, (goal, height), runs + at, random)
                 };
                 let batch: Vec<Move> = (0..batch).map(next).collect();
+                wheel.start_batch();
                 let stop = || self.stop_reason().is_some();
                 let done = wheel.evaluate(instance, goal, &batch, self.budget.threads, &stop);
                 let before = (self.height(), self.bound());

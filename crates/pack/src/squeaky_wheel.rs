@@ -111,8 +111,8 @@ const FIRST_MOVES: usize = 16;
 const LONG: usize = 50_000;
 /// One move in this many is such a construction: it takes as long as hundreds of windows.
 const LONG_PERIOD: usize = 64;
-/// The same where items are placed outwards by [`Advances`], whose steps take less time than windows.
-const SWEPT_PERIOD: usize = 2_048;
+/// The same where items are placed outwards by [`Advances`], which do better than these.
+const SWEPT_PERIOD: usize = 256;
 /// Attempts at one window that count as one evaluation.
 const ATTEMPTS: u32 = 4;
 
@@ -238,8 +238,7 @@ impl SqueakyWheel {
         change: Change,
     ) -> Option<Vec<u64>> {
         let change = match (&applied, change) {
-            (Move::Outwards(step), change) => {
-                let stepped = if let Change::Outwards(stepped) = change { Some(stepped) } else { None };
+            (Move::Outwards(step), Change::Outwards(stepped)) => {
                 let all = (instance, &self.overlaps);
                 Change::Full(self.advances.as_mut()?.accept(all, goal, step, stepped)?)
             }
@@ -311,9 +310,15 @@ const CHAIN_STEPS: u32 = 400;
 impl SqueakyWheel {
     /// The move of a number, counted from the start of this search: one that places all items, by a fixed order, outwards from the peak or by the
     /// order of this search, or else one that changes a few.
-    pub(crate) fn next(&self, instance: &Instance, goal: u64, number: usize, mut random: Random) -> Move {
+    pub(crate) fn next(
+        &self,
+        instance: &Instance,
+        (goal, height): (u64, u64),
+        number: usize,
+        mut random: Random,
+    ) -> Move {
         if number < FIRST_MOVES
-            && let Some(outwards) = self.next_outwards(instance, number, &mut random)
+            && let Some(outwards) = self.next_outwards(instance, height, number, &mut random)
         {
             return outwards;
         }
@@ -321,7 +326,7 @@ impl SqueakyWheel {
             return start;
         }
         if number >= FIRST_MOVES
-            && let Some(outwards) = self.next_outwards(instance, number, &mut random)
+            && let Some(outwards) = self.next_outwards(instance, height, number, &mut random)
         {
             return outwards;
         }
@@ -388,7 +393,13 @@ impl SqueakyWheel {
     }
 
     /// The move of a number if it places all items outwards from the peak.
-    fn next_outwards(&self, instance: &Instance, number: usize, random: &mut Random) -> Option<Move> {
+    fn next_outwards(
+        &self,
+        instance: &Instance,
+        height: u64,
+        number: usize,
+        random: &mut Random,
+    ) -> Option<Move> {
         let first = if instance.len() > LONG { 0 } else { FIRST_OUTWARDS };
         if instance.len() <= MOST_ITEMS || number < first {
             return None;
@@ -398,11 +409,14 @@ impl SqueakyWheel {
             let outwards = Outwards::draw(instance, random);
             return Some(Move::Construct(outwards.order(instance), Construction::Outwards(outwards)));
         }
-        // Above that number of items, eight of 128 moves repack windows and one runs ejection chains.
-        let steps = if shifted { number % 4 == 2 } else { number % 16 != 6 && number % 128 != 13 };
-        let advances = self.advances.as_ref().filter(|_| steps || number < FIRST_MOVES)?;
+        // Above that number of items, one of 32 moves repacks windows and one runs ejection chains.
+        let steps = if shifted { number % 4 == 2 } else { number / 2 % 16 != 6 };
+        let advances = self.advances.as_ref()?;
+        if number < FIRST_MOVES {
+            return Some(Move::Outwards(advances.first_step(instance, random)));
+        }
         let turn = if shifted { number / 4 } else { number };
-        Some(Move::Outwards(advances.draw((instance, &self.overlaps), turn, random)))
+        steps.then(|| Move::Outwards(advances.step(instance, turn, height, random)))
     }
 
     /// A move that changes a few items.
@@ -426,18 +440,9 @@ impl SqueakyWheel {
         Move::Repack { window, random }
     }
 
-    /// Starts to prepare a batch; the first move of it has a number.
-    pub(crate) fn start_batch(
-        &mut self,
-        instance: &Instance,
-        (goal, height): (u64, u64),
-        number: usize,
-        random: &mut Random,
-    ) {
+    /// Starts to prepare a batch.
+    pub(crate) fn start_batch(&mut self) {
         self.changed.clear();
-        if let Some(advances) = self.advances.as_mut().filter(|_| number >= FIRST_MOVES) {
-            advances.renew((instance, &self.overlaps), (goal, height), random);
-        }
     }
 
     /// What a move gives.

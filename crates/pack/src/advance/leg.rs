@@ -1,5 +1,7 @@
 //! One advance, and the attempts to get further with it.
 
+use std::cell::Cell;
+
 use crate::front::{Front, Side};
 use crate::instance::{Instance, Span};
 use crate::overlap::OverlapIndex;
@@ -27,6 +29,30 @@ const RESTACKED: f64 = 0.5;
 
 /// Offsets, in ascending order.
 type Stacked = Vec<(u32, u64)>;
+
+/// Counts work, in items placed, and says when to stop.
+pub(crate) struct Meter<'a> {
+    left: Cell<u64>,
+    stop: &'a dyn Fn() -> bool,
+}
+
+impl<'a> Meter<'a> {
+    pub(super) fn new(work: u64, stop: &'a dyn Fn() -> bool) -> Self {
+        Self { left: Cell::new(work), stop }
+    }
+
+    fn count(&self, items: u64) {
+        self.left.set(self.left.get().saturating_sub(items));
+    }
+
+    /// Whether the work is done.
+    pub(super) fn is_done(&self) -> bool {
+        self.left.get() == 0
+    }
+}
+
+/// So many items that are alive where a try begins are as much work as one that it places.
+const ALIVE_PER_PLACED: u64 = 4;
 
 impl Field<'_> {
     /// Where an item begins, in the direction of a side.
@@ -75,7 +101,7 @@ fn draw_lead(field: &Field<'_>, random: &mut Random) -> f64 {
 
 /// A placement below a ceiling, from the peak up to a front on each side.
 #[derive(Clone)]
-pub(super) struct Advance {
+pub(crate) struct Advance {
     pub(super) ceiling: u64,
     /// Of all items; those behind the fronts do not count.
     pub(super) offsets: Vec<u64>,
@@ -83,31 +109,28 @@ pub(super) struct Advance {
     placed: [usize; 2],
     /// How the last adopted attempts placed the items of each side.
     pub(super) ways: [SideWay; 2],
-    /// Attempts adopted so far: an attempt drawn before another one was adopted is void.
-    version: u64,
     /// Attempts since a front got further.
-    pub(super) failures: u32,
+    pub(super) failures: u64,
 }
 
-/// An attempt, drawn before it is tried.
-pub(crate) struct Attempt {
+/// A way to get further.
+struct Attempt {
     /// The side of the front that is nearer to the peak, and how its items are placed.
     side: usize,
     way: SideWay,
     start: Start,
-    version: u64,
 }
 
 /// Where an attempt begins.
 enum Start {
-    /// At a section before the front, counted in the direction of the side. The numbers say what later tries place earlier.
-    Section(u32, Random),
+    /// At a section before the front, counted in the direction of the side.
+    Section(u32),
     /// At the peak, on both sides, with the stack in another order.
     Peak(Vec<u32>),
 }
 
-/// What an attempt gives.
-pub(crate) struct Walked {
+/// What an attempt gives that gets as far as before.
+struct Walked {
     placed: [usize; 2],
     moved: Vec<(u32, u64)>,
     way: SideWay,
@@ -135,7 +158,7 @@ impl Advance {
             items.iter().position(|i| !fits(i)).unwrap_or(items.len())
         });
         let (offsets, ways) = (offsets.clone(), ways.clone());
-        Some(Self { ceiling, offsets, placed, ways, version: 0, failures: 0 })
+        Some(Self { ceiling, offsets, placed, ways, failures: 0 })
     }
 
     /// The stack alone, in an order. `None` if it ends above the ceiling.
@@ -144,7 +167,7 @@ impl Advance {
         for (i, offset) in field.pile(order, ceiling)? {
             offsets[i as usize] = offset;
         }
-        Some(Self { ceiling, offsets, placed: [0; 2], ways: [way.clone(), way], version: 0, failures: 0 })
+        Some(Self { ceiling, offsets, placed: [0; 2], ways: [way.clone(), way], failures: 0 })
     }
 
     /// Whether everything has a place.
@@ -152,8 +175,29 @@ impl Advance {
         (0..2).all(|side| self.placed[side] == field.split.sides[side].len())
     }
 
+    /// Makes attempts until everything has a place, so many of them have failed since the last success, or the work is done. `None` if it is to stop.
+    pub(super) fn go_on(
+        &mut self,
+        field: &Field<'_>,
+        patience: u64,
+        random: &mut Random,
+        meter: &Meter<'_>,
+    ) -> Option<()> {
+        while self.failures < patience
+            && !meter.is_done()
+            && let Some(attempt) = self.draw(field, random)
+        {
+            let walked = self.walk(field, &attempt, random, meter);
+            if walked.is_none() && (meter.stop)() {
+                return None;
+            }
+            self.adopt(field, &attempt, walked);
+        }
+        Some(())
+    }
+
     /// A random attempt to get further on the side whose front is nearer to the peak. `None` if everything has a place.
-    pub(super) fn draw(&self, field: &Field<'_>, random: &mut Random) -> Option<Attempt> {
+    fn draw(&self, field: &Field<'_>, random: &mut Random) -> Option<Attempt> {
         let distances = [0, 1].map(|side| field.distance(side, self.placed[side]).unwrap_or(u32::MAX));
         let side = usize::from(distances[1] < distances[0]);
         let failed = *field.split.sides[side].get(self.placed[side])?;
@@ -169,15 +213,14 @@ impl Advance {
             lead = draw_lead(field, random);
             way.place_early(failed, lead);
         }
-        let version = self.version;
         if distances[side] < field.longest() && random.unit() < RESTACKED {
             let order = self.restacked(field, (side, begin), random);
-            return Some(Attempt { side, way, start: Start::Peak(order), version });
+            return Some(Attempt { side, way, start: Start::Peak(order) });
         }
         // Each halving is equally likely, from twice the longest lifetime on.
         let back = field.split.longest * (1.0 + random.unit()) * f64::exp2(1.0 - random.below(10) as f64);
         let from = before(field, side, begin, back.max(lead));
-        Some(Attempt { side, way, start: Start::Section(from, random.clone()), version })
+        Some(Attempt { side, way, start: Start::Section(from) })
     }
 
     /// The stack with a few items elsewhere. What does not fit needs the bytes of several items that are freed before it begins in one
@@ -199,18 +242,17 @@ impl Advance {
         order
     }
 
-    /// Tries an attempt. `None` if it does not get as far as before, or if it is to `stop`.
-    pub(super) fn walk(
+    /// Tries an attempt. `None` if it does not get as far as before, or if it is to stop.
+    fn walk(
         &self,
         field: &Field<'_>,
         attempt: &Attempt,
-        stop: &dyn Fn() -> bool,
+        random: &mut Random,
+        meter: &Meter<'_>,
     ) -> Option<Walked> {
         match &attempt.start {
-            Start::Section(from, random) => {
-                self.walk_side(field, attempt, (*from, &mut random.clone()), stop)
-            }
-            Start::Peak(order) => self.walk_both(field, attempt, order, stop),
+            Start::Section(from) => self.walk_side(field, attempt, (*from, random), meter),
+            Start::Peak(order) => self.walk_both(field, attempt, order, meter),
         }
     }
 
@@ -220,7 +262,7 @@ impl Advance {
         field: &Field<'_>,
         attempt: &Attempt,
         (mut from, random): (u32, &mut Random),
-        stop: &dyn Fn() -> bool,
+        meter: &Meter<'_>,
     ) -> Option<Walked> {
         let (side, mut way) = (attempt.side, attempt.way.clone());
         let (items, reached) = (&field.split.sides[side], self.placed[side]);
@@ -228,7 +270,7 @@ impl Advance {
         let until = field.begin(side, items[reached]).saturating_add(field.longest()).saturating_add(1);
         for _ in 0..TRIES {
             let alive = self.alive(field, side, from);
-            let Tried { placed, moved } = self.try_way(field, (side, &way), (from, until), &alive, stop)?;
+            let Tried { placed, moved } = self.try_way(field, (side, &way), (from, until), &alive, meter)?;
             if placed > reached || placed == reached && random.below(4) == 0 {
                 let mut all = self.placed;
                 all[side] = placed;
@@ -247,7 +289,7 @@ impl Advance {
         field: &Field<'_>,
         attempt: &Attempt,
         order: &[u32],
-        stop: &dyn Fn() -> bool,
+        meter: &Meter<'_>,
     ) -> Option<Walked> {
         let stack = field.pile(order, self.ceiling)?;
         // As far as the sides get that were not tried yet.
@@ -258,7 +300,7 @@ impl Advance {
             let way = if side == attempt.side { &attempt.way } else { &self.ways[side] };
             let from = field.split.start(field.instance, side);
             let until = from.saturating_add(field.longest()).saturating_add(1);
-            let tried = self.try_way(field, (side, way), (from, until), &stack, stop)?;
+            let tried = self.try_way(field, (side, way), (from, until), &stack, meter)?;
             placed[side] = tried.placed;
             moved.extend(tried.moved);
             if field.reach(placed) < field.reach(self.placed) {
@@ -282,15 +324,16 @@ impl Advance {
         alive
     }
 
-    /// Places the items of a side that begin between two sections, until one does not fit. `None` if it is to `stop`.
+    /// Places the items of a side that begin between two sections, until one does not fit. `None` if it is to stop.
     fn try_way(
         &self,
         field: &Field<'_>,
         (side, way): (usize, &SideWay),
         (from, until): (u32, u32),
         alive: &Stacked,
-        stop: &dyn Fn() -> bool,
+        meter: &Meter<'_>,
     ) -> Option<Tried> {
+        meter.count(alive.len() as u64 / ALIVE_PER_PLACED);
         let mut offsets = vec![0; field.instance.len()];
         for &(i, offset) in alive {
             offsets[i as usize] = offset;
@@ -300,7 +343,8 @@ impl Advance {
         let (mut moved, mut stopped) = (Vec::new(), false);
         let pass = Pass { split: field.split, instance: field.instance, side, way };
         let placed = pass.run(front, until, &mut offsets, |i, offset| {
-            stopped = stop();
+            meter.count(1);
+            stopped = (meter.stop)();
             let fits = field.end(i, offset) <= self.ceiling;
             if fits {
                 moved.push((i, offset));
@@ -311,14 +355,14 @@ impl Advance {
     }
 
     /// Takes in what an attempt gives.
-    pub(super) fn adopt(&mut self, field: &Field<'_>, attempt: &Attempt, walked: Option<Walked>) {
+    fn adopt(&mut self, field: &Field<'_>, attempt: &Attempt, walked: Option<Walked>) {
         self.failures += 1;
-        let Some(walked) = walked.filter(|_| attempt.version == self.version) else { return };
+        let Some(walked) = walked else { return };
         for (i, offset) in walked.moved {
             self.offsets[i as usize] = offset;
         }
         let further = match attempt.start {
-            Start::Section(..) => walked.placed[attempt.side] > self.placed[attempt.side],
+            Start::Section(_) => walked.placed[attempt.side] > self.placed[attempt.side],
             Start::Peak(_) => field.reach(walked.placed) > field.reach(self.placed),
         };
         if further {
@@ -326,7 +370,6 @@ impl Advance {
         }
         self.placed = walked.placed;
         self.ways[attempt.side] = walked.way;
-        self.version += 1;
     }
 }
 
@@ -377,16 +420,17 @@ mod tests {
     #[test]
     fn fronts_never_come_nearer_and_what_has_a_place_is_legal() {
         let (mut adopted, mut restacked, mut done) = (0, 0, 0);
-        for seed in 0..200 {
+        for seed in 0..300 {
             with_advance(seed, [100, 102, 110][seed as usize % 3], |mut advance, field, random| {
                 for _ in 0..60 {
                     let Some(attempt) = advance.draw(field, random) else { break };
-                    let walked = advance.walk(field, &attempt, &|| false);
-                    let before = advance.clone();
+                    let meter = Meter::new(u64::MAX, &|| false);
+                    let walked = advance.walk(field, &attempt, random, &meter);
+                    let (before, gets_there) = (advance.clone(), walked.is_some());
                     let at_peak = matches!(attempt.start, Start::Peak(_));
                     advance.adopt(field, &attempt, walked);
                     assert!(is_legal(&advance, field), "seed {seed}");
-                    if advance.version == before.version {
+                    if !gets_there {
                         assert_eq!((advance.placed, advance.failures), (before.placed, before.failures + 1));
                         continue;
                     }
@@ -408,34 +452,12 @@ mod tests {
     }
 
     #[test]
-    fn an_attempt_drawn_before_another_one_was_adopted_is_void() {
-        let mut void = 0;
-        for seed in 0..40 {
-            with_advance(seed, 110, |mut advance, field, random| {
-                let draw = |random: &mut Random| advance.draw(field, random).expect("not done");
-                let attempts = [draw(random), draw(random)];
-                let [first, second] = attempts.each_ref().map(|one| advance.walk(field, one, &|| false));
-                advance.adopt(field, &attempts[0], first);
-                let (version, placed) = (advance.version, advance.placed);
-                if version > 0 && second.is_some() {
-                    advance.adopt(field, &attempts[1], second);
-                    assert_eq!((advance.version, advance.placed), (version, placed), "seed {seed}");
-                    assert!(is_legal(&advance, field), "seed {seed}");
-                    void += 1;
-                }
-            });
-        }
-        assert!(void > 5, "{void}");
-    }
-
-    #[test]
     fn what_ends_below_a_lower_ceiling_keeps_its_place() {
         for seed in 0..60 {
             with_advance(seed, 130, |mut advance, field, random| {
-                while let Some(attempt) = advance.draw(field, random).filter(|_| advance.failures < 100) {
-                    let walked = advance.walk(field, &attempt, &|| false);
-                    advance.adopt(field, &attempt, walked);
-                }
+                let meter = Meter::new(u64::MAX, &|| false);
+                advance.go_on(field, 100, random, &meter).expect("it is not to stop");
+                assert!(advance.is_done(field) || advance.failures == 100, "seed {seed}");
                 if !advance.is_done(field) {
                     return;
                 }
@@ -451,10 +473,22 @@ mod tests {
     }
 
     #[test]
-    fn a_walk_that_is_to_stop_gives_nothing() {
-        with_advance(1, 110, |advance, field, random| {
-            let attempt = advance.draw(field, random).expect("not done");
-            assert!(advance.walk(field, &attempt, &|| true).is_none());
+    fn an_advance_stops_when_it_is_told_to_and_when_its_work_is_done() {
+        with_advance(1, 100, |advance, field, random| {
+            let stopped = Meter::new(u64::MAX, &|| true);
+            assert!(advance.clone().go_on(field, 100, random, &stopped).is_none());
+            let [short, long] = [1, 1_000].map(|work| {
+                let (mut advance, placed) = (advance.clone(), Cell::new(0));
+                let stop = || {
+                    placed.set(placed.get() + 1);
+                    false
+                };
+                let meter = Meter::new(work, &stop);
+                advance.go_on(field, u64::MAX, random, &meter).expect("it is not to stop");
+                assert!(!advance.is_done(field));
+                placed.get()
+            });
+            assert!(short < long && long >= 500, "{short} {long}");
         });
     }
 }

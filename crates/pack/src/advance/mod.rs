@@ -22,7 +22,7 @@ use crate::random::Random;
 use crate::search_plan::luby;
 use crate::sweep::{SideWay, Split, Sweep, Swept};
 
-use leg::{Advance, Attempt, Field, Walked};
+use leg::{Advance, Field, Meter};
 
 /// The advance that goes on with the lowest placement; the other one begins with a new stack.
 const LOWEST: usize = 0;
@@ -33,6 +33,8 @@ const PATIENCE: [u64; 2] = [80, 40];
 const QUARTERS: [u64; 4] = [3, 2, 1, 2];
 /// Where it is less than this share of the goal from the goal to a ceiling, the goal is the ceiling.
 const NEAR_GOAL: u64 = 2_000;
+/// A step places as many items as there are, divided by this: it lasts much longer than the last attempt of it, so that two threads finish together.
+const WORK: u64 = 2;
 
 /// A placement of all items, and how it placed the items of each side.
 type Complete = (Vec<u64>, [SideWay; 2]);
@@ -40,29 +42,42 @@ type Complete = (Vec<u64>, [SideWay; 2]);
 /// The search outwards from the peak: sweeps at first, then two advances.
 pub(crate) struct Advances {
     split: Split,
-    /// The sweep of the lowest cost.
-    swept: Option<Swept>,
-    /// The lowest placement of an advance; at first that of the sweep.
+    /// The lowest cost of a sweep.
+    cost: f64,
+    /// The placement of that sweep, or the lowest of an advance.
     lowest: Option<Complete>,
-    running: [Option<Advance>; 2],
-    /// Advances begun of each kind.
-    begun: [u64; 2],
+    series: [Series; 2],
 }
 
-/// One evaluation of it, drawn before it is tried.
+/// One step of it, drawn before it is tried.
 pub(crate) enum Step {
     /// Places all items.
     Sweep(Sweep),
-    /// Tries to get further with one of the advances.
-    Walk(usize, Attempt),
+    /// Goes on with the advances of one series, below a height.
+    GoOn {
+        /// Which series.
+        series: usize,
+        /// In bytes.
+        height: u64,
+        /// Its random choices.
+        random: Random,
+    },
 }
 
 /// What a step gives.
 pub(crate) enum Stepped {
     /// Offsets of all items.
     Swept(Box<Swept>),
-    /// Offsets of those that an advance has placed.
-    Walked(Walked),
+    /// The series, further or not.
+    WentOn(Box<Series>),
+}
+
+/// Advances that follow each other.
+#[derive(Clone, Default)]
+pub(crate) struct Series {
+    running: Option<Advance>,
+    /// Advances begun.
+    begun: u64,
 }
 
 /// A ceiling some quarters of the way from the goal to a height.
@@ -71,64 +86,78 @@ fn ceiling(goal: u64, height: u64, quarters: u64) -> u64 {
     if above < goal / NEAR_GOAL { goal } else { goal + above }
 }
 
+impl Series {
+    /// Goes on until everything has a place or the work is done; begins another advance where one fails too often, or where its ceiling is not
+    /// below the height any more. `None` if it is to stop, or if no advance can begin, because the stack ends above the ceilings.
+    fn go_on(
+        &mut self,
+        field: &Field<'_>,
+        which: usize,
+        lowest: &Complete,
+        (goal, height): (u64, u64),
+        random: &mut Random,
+        meter: &Meter<'_>,
+    ) -> Option<()> {
+        loop {
+            let patience = PATIENCE[which] * luby(self.begun.max(1));
+            match &mut self.running {
+                Some(advance) if advance.failures < patience && advance.ceiling < height => {
+                    advance.go_on(field, patience, random, meter)?;
+                    if advance.is_done(field) || meter.is_done() {
+                        return Some(());
+                    }
+                }
+                _ => self.begin(field, which, lowest, (goal, height), random)?,
+            }
+        }
+    }
+
+    /// Begins an advance. `None` if the stack ends above all ceilings.
+    fn begin(
+        &mut self,
+        field: &Field<'_>,
+        which: usize,
+        lowest: &Complete,
+        (goal, height): (u64, u64),
+        random: &mut Random,
+    ) -> Option<()> {
+        for _ in QUARTERS {
+            // The two series are at different ceilings.
+            let quarters = QUARTERS[(self.begun as usize + which) % QUARTERS.len()];
+            let ceiling = ceiling(goal, height, quarters);
+            self.begun += 1;
+            self.running = if which == LOWEST {
+                Advance::resume(field, lowest, ceiling)
+            } else {
+                let order = field.split.stacked(field.instance, Stack::draw_any(random));
+                Advance::begin(field, &order, field.split.draw_side(field.instance, random), ceiling)
+            };
+            if self.running.is_some() {
+                return Some(());
+            }
+        }
+        None
+    }
+}
+
 impl Advances {
     /// `None` if an item is fixed or has gaps.
     pub(crate) fn new(instance: &Instance) -> Option<Self> {
         let split = Split::new(instance)?;
-        Some(Self { split, swept: None, lowest: None, running: [None, None], begun: [0; 2] })
+        Some(Self { split, cost: f64::INFINITY, lowest: None, series: Default::default() })
     }
 
-    fn field<'a>(&'a self, instance: &'a Instance, overlaps: &'a OverlapIndex) -> Field<'a> {
-        Field { instance, split: &self.split, overlaps }
+    /// A sweep.
+    pub(crate) fn first_step(&self, instance: &Instance, random: &mut Random) -> Step {
+        Step::Sweep(Sweep::draw(&self.split, instance, random))
     }
 
-    /// Begins other advances in place of those that fail too often, or whose ceiling is not below the height any more; none before the first sweep.
-    pub(crate) fn renew(
-        &mut self,
-        (instance, overlaps): (&Instance, &OverlapIndex),
-        (goal, height): (u64, u64),
-        random: &mut Random,
-    ) {
-        for (which, patience) in PATIENCE.into_iter().enumerate() {
-            let patience = patience * luby(self.begun[which].max(1));
-            let goes_on =
-                |advance: &Advance| u64::from(advance.failures) < patience && advance.ceiling < height;
-            if self.running[which].as_ref().is_some_and(goes_on) {
-                continue;
-            }
-            let complete = self.lowest.take().or_else(|| {
-                let Swept { way, offsets, .. } = self.swept.as_ref()?;
-                Some((offsets.clone(), [way.clone(), way.clone()]))
-            });
-            let Some(complete) = complete else { return };
-            let turn = self.begun.iter().sum::<u64>() as usize % QUARTERS.len();
-            let ceiling = ceiling(goal, height, QUARTERS[turn]);
-            self.begun[which] += 1;
-            let field = self.field(instance, overlaps);
-            let advance = if which == LOWEST {
-                Advance::resume(&field, &complete, ceiling)
-            } else {
-                let order = self.split.stacked(instance, Stack::draw_any(random));
-                Advance::begin(&field, &order, self.split.draw_side(instance, random), ceiling)
-            };
-            (self.running[which], self.lowest) = (advance, Some(complete));
+    /// A step with the series whose turn it is; a sweep if there was none before.
+    pub(crate) fn step(&self, instance: &Instance, turn: usize, height: u64, random: &mut Random) -> Step {
+        if self.lowest.is_none() {
+            return self.first_step(instance, random);
         }
-    }
-
-    /// A step with the advance whose turn it is, or a sweep if that does not run.
-    pub(crate) fn draw(
-        &self,
-        (instance, overlaps): (&Instance, &OverlapIndex),
-        turn: usize,
-        random: &mut Random,
-    ) -> Step {
-        let which = turn % 2;
-        let field = self.field(instance, overlaps);
-        let attempt = self.running[which].as_ref().and_then(|advance| advance.draw(&field, random));
-        attempt.map_or_else(
-            || Step::Sweep(Sweep::draw(&self.split, instance, random)),
-            |attempt| Step::Walk(which, attempt),
-        )
+        Step::GoOn { series: turn % self.series.len(), height, random: random.clone() }
     }
 
     /// Tries a step. `None` if it is of no use, or if it is to `stop`.
@@ -139,15 +168,21 @@ impl Advances {
         step: &Step,
         stop: &dyn Fn() -> bool,
     ) -> Option<Stepped> {
+        let swept = |sweep: &Sweep| {
+            let swept = sweep.run(&self.split, instance, goal, self.cost, stop)?;
+            Some(Stepped::Swept(Box::new(swept)))
+        };
         match step {
-            Step::Sweep(sweep) => {
-                let most = self.swept.as_ref().map_or(f64::INFINITY, |swept| swept.cost);
-                let swept = sweep.run(&self.split, instance, goal, most, stop)?;
-                Some(Stepped::Swept(Box::new(swept)))
-            }
-            Step::Walk(which, attempt) => {
-                let field = self.field(instance, overlaps);
-                self.running[*which].as_ref()?.walk(&field, attempt, stop).map(Stepped::Walked)
+            Step::Sweep(sweep) => swept(sweep),
+            Step::GoOn { series: which, height, random } => {
+                let (mut series, mut random) = (self.series[*which].clone(), random.clone());
+                let field = Field { instance, split: &self.split, overlaps };
+                let meter = Meter::new(instance.len() as u64 / WORK, stop);
+                let limits = (goal, *height);
+                match series.go_on(&field, *which, self.lowest.as_ref()?, limits, &mut random, &meter) {
+                    Some(()) => Some(Stepped::WentOn(Box::new(series))),
+                    None => swept(&Sweep::draw(&self.split, instance, &mut random)),
+                }
             }
         }
     }
@@ -158,32 +193,29 @@ impl Advances {
         (instance, overlaps): (&Instance, &OverlapIndex),
         goal: u64,
         step: &Step,
-        stepped: Option<Stepped>,
+        stepped: Stepped,
     ) -> Option<Vec<u64>> {
-        let field = Field { instance, split: &self.split, overlaps };
         match (step, stepped) {
-            (Step::Sweep(_), Some(Stepped::Swept(swept))) => {
-                let offsets = swept.offsets.clone();
-                if self.swept.as_ref().is_none_or(|best| swept.cost <= best.cost) {
-                    self.swept = Some(*swept);
+            (_, Stepped::Swept(swept)) => {
+                let Swept { way, cost, offsets } = *swept;
+                if cost <= self.cost {
+                    self.cost = cost;
+                    self.lowest = Some((offsets.clone(), [way.clone(), way]));
                 }
                 Some(offsets)
             }
-            (Step::Walk(which, attempt), stepped) => {
-                let walked = if let Some(Stepped::Walked(walked)) = stepped { Some(walked) } else { None };
-                let advance = self.running[*which].as_mut()?;
-                advance.adopt(&field, attempt, walked);
-                if !advance.is_done(&field) {
-                    return None;
-                }
-                let Advance { offsets, ways, .. } = self.running[*which].take()?;
+            (&Step::GoOn { series: which, .. }, Stepped::WentOn(series)) => {
+                self.series[which] = *series;
+                let field = Field { instance, split: &self.split, overlaps };
+                let is_done = |advance: &mut Advance| advance.is_done(&field);
+                let Advance { offsets, ways, .. } = self.series[which].running.take_if(is_done)?;
                 let complete = (offsets.clone(), ways);
                 let next = ceiling(goal, instance.height(&offsets), 2);
-                self.running[LOWEST] = Advance::resume(&field, &complete, next);
+                self.series[LOWEST].running = Advance::resume(&field, &complete, next);
                 self.lowest = Some(complete);
                 Some(offsets)
             }
-            (Step::Sweep(_), _) => None,
+            (Step::Sweep(_), Stepped::WentOn(_)) => None,
         }
     }
 }
