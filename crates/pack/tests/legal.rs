@@ -118,7 +118,7 @@ mod generate;
 
 #[test]
 fn seed_and_evaluations_reproduce_the_result_on_any_number_of_threads() {
-    // Some problems for the tree search, and two large enough for orders, ejection chains and levels.
+    // Some problems for the tree search, two large enough for orders and ejection chains, and one so large that most moves are advances.
     let tile: Vec<Block> = generate::training(400, 1).blocks.iter().map(|(_, block)| block.clone()).collect();
     for (problem, evaluations) in [
         (generate::tiling(120, 1 << 16, 5), 40),
@@ -127,7 +127,8 @@ fn seed_and_evaluations_reproduce_the_result_on_any_number_of_threads() {
         (generate::open(311, 6), 140),
         (generate::full(160, 2), 140),
         (generate::training(1_800, 5), 12),
-        (generate::overlapping(&tile, 1_600, 3, 1), 30),
+        (generate::overlapping(&tile, 2_600, 5, 3), 40),
+        (generate::overlapping(&tile, 12_000, 5, 2), 40),
     ] {
         let pack = |threads| {
             let budget = Budget { threads, seed: 3, ..Budget::evaluations(evaluations) };
