@@ -112,7 +112,7 @@ const LONG: usize = 50_000;
 /// One move in this many is such a construction: it takes as long as hundreds of windows.
 const LONG_PERIOD: usize = 64;
 /// The same where items are placed outwards by [`Advances`], which do better than these.
-const SWEPT_PERIOD: usize = 256;
+const ADVANCES_PERIOD: usize = 256;
 /// Attempts at one window that count as one evaluation.
 const ATTEMPTS: u32 = 4;
 
@@ -347,7 +347,7 @@ impl SqueakyWheel {
         let (first, period) = match (long, self.advances.is_some()) {
             (false, _) => (FIRST_MOVES, 2),
             (true, false) => (LONG_PERIOD - 1, LONG_PERIOD),
-            (true, true) => (SWEPT_PERIOD - 1, SWEPT_PERIOD),
+            (true, true) => (ADVANCES_PERIOD - 1, ADVANCES_PERIOD),
         };
         let turn = number.checked_sub(first).filter(|since| since % period == 0)? / period;
         if let Some(&(order, fit)) = GREEDY.get(turn) {

@@ -11,7 +11,8 @@
 //! other, and an attempt costs what lies between the section to which it goes back and the first item that does not fit. As long as a front is near
 //! the peak, attempts also move items within the stack.
 //!
-//! Two advances take turns: one goes on with the lowest placement of all items, below a ceiling nearer to the goal, the other begins with a new stack.
+//! There are two series of advances: those of one go on with the lowest placement of all items, below a ceiling nearer to the goal, those of the other
+//! begin with new stacks.
 
 mod leg;
 
@@ -24,10 +25,10 @@ use crate::sweep::{SideWay, Split, Sweep, Swept};
 
 use leg::{Advance, Field, Meter};
 
-/// The advance that goes on with the lowest placement; the other one begins with a new stack.
+/// The series that goes on with the lowest placement; the other one begins with new stacks.
 const LOWEST: usize = 0;
-/// Attempts without success after which an advance is given up: for the one that goes on with the lowest placement, and for the other. Later ones
-/// get 1, 1, 2, 1, 1, 2, 4, … times as many (Luby, Sinclair and Zuckerman 1993).
+/// Attempts without success after which an advance of each series is given up. Later ones get 1, 1, 2, 1, 1, 2, 4, … times as many (Luby, Sinclair
+/// and Zuckerman 1993).
 const PATIENCE: [u64; 2] = [80, 40];
 /// Ceilings of advances in turn, in quarters of the way from the goal to the height.
 const QUARTERS: [u64; 4] = [3, 2, 1, 2];
@@ -39,7 +40,7 @@ const WORK: u64 = 2;
 /// A placement of all items, and how it placed the items of each side.
 type Complete = (Vec<u64>, [SideWay; 2]);
 
-/// The search outwards from the peak: sweeps at first, then two advances.
+/// The search outwards from the peak: sweeps at first, then two series of advances.
 pub(crate) struct Advances {
     split: Split,
     /// The lowest cost of a sweep.
@@ -86,48 +87,48 @@ fn ceiling(goal: u64, height: u64, quarters: u64) -> u64 {
     if above < goal / NEAR_GOAL { goal } else { goal + above }
 }
 
+/// What a series goes on with, and below which height.
+struct Aim<'a> {
+    /// Which series.
+    which: usize,
+    lowest: &'a Complete,
+    goal: u64,
+    height: u64,
+}
+
 impl Series {
     /// Goes on until everything has a place or the work is done; begins another advance where one fails too often, or where its ceiling is not
     /// below the height any more. `None` if it is to stop, or if no advance can begin, because the stack ends above the ceilings.
     fn go_on(
         &mut self,
         field: &Field<'_>,
-        which: usize,
-        lowest: &Complete,
-        (goal, height): (u64, u64),
+        aim: &Aim<'_>,
         random: &mut Random,
         meter: &Meter<'_>,
     ) -> Option<()> {
         loop {
-            let patience = PATIENCE[which] * luby(self.begun.max(1));
+            let patience = PATIENCE[aim.which] * luby(self.begun.max(1));
             match &mut self.running {
-                Some(advance) if advance.failures < patience && advance.ceiling < height => {
+                Some(advance) if advance.failures < patience && advance.ceiling < aim.height => {
                     advance.go_on(field, patience, random, meter)?;
                     if advance.is_done(field) || meter.is_done() {
                         return Some(());
                     }
                 }
-                _ => self.begin(field, which, lowest, (goal, height), random)?,
+                _ => self.begin(field, aim, random)?,
             }
         }
     }
 
     /// Begins an advance. `None` if the stack ends above all ceilings.
-    fn begin(
-        &mut self,
-        field: &Field<'_>,
-        which: usize,
-        lowest: &Complete,
-        (goal, height): (u64, u64),
-        random: &mut Random,
-    ) -> Option<()> {
+    fn begin(&mut self, field: &Field<'_>, aim: &Aim<'_>, random: &mut Random) -> Option<()> {
         for _ in QUARTERS {
             // The two series are at different ceilings.
-            let quarters = QUARTERS[(self.begun as usize + which) % QUARTERS.len()];
-            let ceiling = ceiling(goal, height, quarters);
+            let quarters = QUARTERS[(self.begun as usize + aim.which) % QUARTERS.len()];
+            let ceiling = ceiling(aim.goal, aim.height, quarters);
             self.begun += 1;
-            self.running = if which == LOWEST {
-                Advance::resume(field, lowest, ceiling)
+            self.running = if aim.which == LOWEST {
+                Advance::resume(field, aim.lowest, ceiling)
             } else {
                 let order = field.split.stacked(field.instance, Stack::draw_any(random));
                 Advance::begin(field, &order, field.split.draw_side(field.instance, random), ceiling)
@@ -177,9 +178,9 @@ impl Advances {
             Step::GoOn { series: which, height, random } => {
                 let (mut series, mut random) = (self.series[*which].clone(), random.clone());
                 let field = Field { instance, split: &self.split, overlaps };
+                let aim = Aim { which: *which, lowest: self.lowest.as_ref()?, goal, height: *height };
                 let meter = Meter::new(instance.len() as u64 / WORK, stop);
-                let limits = (goal, *height);
-                match series.go_on(&field, *which, self.lowest.as_ref()?, limits, &mut random, &meter) {
+                match series.go_on(&field, &aim, &mut random, &meter) {
                     Some(()) => Some(Stepped::WentOn(Box::new(series))),
                     None => swept(&Sweep::draw(&self.split, instance, &mut random)),
                 }
