@@ -15,7 +15,7 @@ pub(crate) fn order_by<K: Ord>(instance: &Instance, key: impl Fn(usize) -> K) ->
 }
 
 /// The numbers below `n`, sorted; equal ones in ascending order.
-fn sorted_by(n: usize, compare: &dyn Fn(u32, u32) -> Ordering) -> Vec<u32> {
+pub(crate) fn sorted_by(n: usize, compare: &dyn Fn(u32, u32) -> Ordering) -> Vec<u32> {
     let mut order: Vec<u32> = (0..n as u32).collect();
     order.sort_unstable_by(|&a, &b| compare(a, b).then(a.cmp(&b)));
     order

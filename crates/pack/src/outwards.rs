@@ -95,11 +95,11 @@ pub(crate) enum Stack {
     Sum(f64),
     /// By the share of the lifetime that lies before the peak, smallest first.
     Share,
-    /// By a power of the sections before the peak, minus a power of those behind it, weighted; smallest first. In between the other two: a power of 1 is
-    /// a sum, one near 0 is the share.
-    Powers {
-        /// The exponent.
-        power: f64,
+    /// By a root of the sections before the peak, minus a weighted root of those behind it, smallest first. In between the other two: without a root it is
+    /// a sum, and the higher the root, the more it is like the share.
+    Roots {
+        /// How many square roots are taken, one of the other: they are the same on every machine, and need no library of functions.
+        square_roots: u32,
         /// The weight.
         weight: f64,
     },
@@ -117,13 +117,14 @@ impl Stack {
         }
     }
 
-    /// A random order, every second time by powers.
+    /// A random order, every second time by roots.
     pub(crate) fn draw_any(random: &mut Random) -> Self {
         if random.below(2) == 0 {
             return Self::draw(random);
         }
-        let power = [0.1, 0.25, 0.5, 1.0][random.below(4)];
-        Self::Powers { power, weight: f64::exp2(6.0 * random.unit() - 3.0) }
+        let square_roots = random.below(4) as u32;
+        // From an eighth to eight; each doubling is equally likely.
+        Self::Roots { square_roots, weight: (1.0 + random.unit()) * f64::from(1 << random.below(6)) / 8.0 }
     }
 
     /// The key of an item that is alive at the peak.
@@ -132,7 +133,10 @@ impl Stack {
         match self {
             Self::Sum(weight) => -(start * (1.0 + weight) + end * (1.0 - weight)),
             Self::Share => (peak - start) / (end - start),
-            Self::Powers { power, weight } => (peak - start).powf(power) - weight * (end - peak).powf(power),
+            Self::Roots { square_roots, weight } => {
+                let root = |sections: f64| (0..square_roots).fold(sections, |root, _| root.sqrt());
+                root(peak - start) - weight * root(end - peak)
+            }
         }
     }
 }

@@ -145,7 +145,7 @@ impl Pass<'_> {
         mut front: Front<'_>,
         until: u32,
         offsets: &mut [u64],
-        mut placed: impl FnMut(u32, u64) -> bool,
+        placed: &mut dyn FnMut(u32, u64) -> bool,
     ) -> usize {
         let (items, matching) = (&self.split.sides[self.side], &self.way.matching);
         let mut early = self.early_items(front.section(), until).into_iter().peekable();
@@ -217,7 +217,7 @@ impl Sweep {
                 Front::new(instance, (direction, split.start(instance, side)), goal, &stack, &offsets);
             let mut given_up = false;
             let pass = Pass { split, instance, side, way };
-            pass.run(front, u32::MAX, &mut offsets, |i, offset| {
+            pass.run(front, u32::MAX, &mut offsets, &mut |i, offset| {
                 cost += excess(offset + instance.items[i as usize].bytes, goal);
                 given_up = cost > most || stop();
                 !given_up

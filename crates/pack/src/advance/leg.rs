@@ -4,6 +4,7 @@ use std::cell::Cell;
 
 use crate::front::{Front, Side};
 use crate::instance::{Instance, Span};
+use crate::order_keys::sorted_by;
 use crate::overlap::OverlapIndex;
 use crate::random::Random;
 use crate::sweep::{Pass, SideWay, Split};
@@ -218,7 +219,7 @@ impl Advance {
             return Some(Attempt { side, way, start: Start::Peak(order) });
         }
         // Each halving is equally likely, from twice the longest lifetime on.
-        let back = field.split.longest * (1.0 + random.unit()) * f64::exp2(1.0 - random.below(10) as f64);
+        let back = 2.0 * field.split.longest * (1.0 + random.unit()) / f64::from(1 << random.below(10));
         let from = before(field, side, begin, back.max(lead));
         Some(Attempt { side, way, start: Start::Section(from) })
     }
@@ -226,8 +227,7 @@ impl Advance {
     /// The stack with a few items elsewhere. What does not fit needs the bytes of several items that are freed before it begins in one
     /// piece, so mostly one of these is moved to another.
     fn restacked(&self, field: &Field<'_>, (side, begin): (usize, u32), random: &mut Random) -> Vec<u32> {
-        let mut order = field.split.stack.clone();
-        order.sort_by_key(|&i| self.offsets[i as usize]);
+        let mut order = self.in_order(&field.split.stack);
         for _ in 0..[1, 1, 2, 4][random.below(4)] {
             let is_free = |at: &usize| Side::BOTH[side].lifetime(field.instance, order[*at])[1] <= begin;
             let free: Vec<usize> = (0..order.len()).filter(is_free).collect();
@@ -317,11 +317,15 @@ impl Advance {
             Side::Left => field.instance.sections() as u32 - 1 - at,
         };
         let mut alive = Vec::new();
-        field.overlaps.each_in(Span { lo: section, hi: section + 1 }, |i| {
-            alive.push((i, self.offsets[i as usize]));
-        });
-        alive.sort_unstable_by_key(|&(_, offset)| offset);
-        alive
+        field.overlaps.each_in(Span { lo: section, hi: section + 1 }, |i| alive.push(i));
+        self.in_order(&alive).into_iter().map(|i| (i, self.offsets[i as usize])).collect()
+    }
+
+    /// Items in ascending order of their offsets.
+    fn in_order(&self, items: &[u32]) -> Vec<u32> {
+        let offset = |at: u32| self.offsets[items[at as usize] as usize];
+        let order = sorted_by(items.len(), &|a, b| offset(a).cmp(&offset(b)));
+        order.into_iter().map(|at| items[at as usize]).collect()
     }
 
     /// Places the items of a side that begin between two sections, until one does not fit. `None` if it is to stop.
@@ -342,7 +346,7 @@ impl Advance {
         let front = Front::new(field.instance, (Side::BOTH[side], from), self.ceiling, &stack, &offsets);
         let (mut moved, mut stopped) = (Vec::new(), false);
         let pass = Pass { split: field.split, instance: field.instance, side, way };
-        let placed = pass.run(front, until, &mut offsets, |i, offset| {
+        let placed = pass.run(front, until, &mut offsets, &mut |i, offset| {
             meter.count(1);
             stopped = (meter.stop)();
             let fits = field.end(i, offset) <= self.ceiling;
