@@ -15,6 +15,14 @@ pub(crate) enum Side {
 impl Side {
     pub(crate) const BOTH: [Self; 2] = [Self::Right, Self::Left];
 
+    /// A section counted in this direction, of one counted in time, or the other way round.
+    pub(crate) fn section(self, instance: &Instance, section: u32) -> u32 {
+        match self {
+            Self::Right => section,
+            Self::Left => instance.sections() as u32 - 1 - section,
+        }
+    }
+
     /// The sections at which an item begins and is freed, counted in this direction.
     pub(crate) fn lifetime(self, instance: &Instance, item: u32) -> [u32; 2] {
         let hull = instance.items[item as usize].hull;

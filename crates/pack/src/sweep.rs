@@ -84,10 +84,7 @@ impl Split {
 
     /// The section of the peak, counted in the direction of a side.
     pub(crate) fn start(&self, instance: &Instance, side: usize) -> u32 {
-        match Side::BOTH[side] {
-            Side::Right => self.peak,
-            Side::Left => instance.sections() as u32 - 1 - self.peak,
-        }
+        Side::BOTH[side].section(instance, self.peak)
     }
 
     /// The order of the stack that a rule makes, in ascending offsets.
@@ -168,11 +165,16 @@ impl Pass<'_> {
     }
 }
 
-/// How all items are placed.
-#[derive(Clone)]
-struct Way {
-    stack: Stack,
-    side: SideWay,
+/// Offsets of items one on the other, in an order.
+pub(crate) fn pile(instance: &Instance, order: &[u32]) -> Vec<(u32, u64)> {
+    let mut top = 0;
+    let place = |&i: &u32| {
+        let item = &instance.items[i as usize];
+        let offset = item.align_up(top);
+        top = offset + item.size;
+        (i, offset)
+    };
+    order.iter().map(place).collect()
 }
 
 /// What a way gives.
@@ -184,13 +186,16 @@ pub(crate) struct Swept {
 }
 
 /// A way to place all items, drawn before it is tried.
-pub(crate) struct Sweep(Way);
+pub(crate) struct Sweep {
+    stack: Stack,
+    way: SideWay,
+}
 
 impl Sweep {
     /// A random way.
     pub(crate) fn draw(split: &Split, instance: &Instance, random: &mut Random) -> Self {
-        let side = split.draw_side(instance, random);
-        Self(Way { stack: Stack::draw(random), side })
+        let way = split.draw_side(instance, random);
+        Self { stack: Stack::draw(random), way }
     }
 
     /// Places all items. `None` if that costs more than `most`, or if it is to `stop`.
@@ -202,15 +207,12 @@ impl Sweep {
         most: f64,
         stop: &dyn Fn() -> bool,
     ) -> Option<Swept> {
-        let Way { stack, side: way } = &self.0;
+        let Self { stack, way } = self;
         let stack = split.stacked(instance, *stack);
-        let (mut offsets, mut cost, mut top) = (vec![0; instance.len()], 0.0, 0);
-        for &i in &stack {
-            let item = &instance.items[i as usize];
-            let offset = item.align_up(top);
-            top = offset + item.size;
+        let (mut offsets, mut cost) = (vec![0; instance.len()], 0.0);
+        for (i, offset) in pile(instance, &stack) {
             offsets[i as usize] = offset;
-            cost += excess(offset + item.bytes, goal);
+            cost += excess(offset + instance.items[i as usize].bytes, goal);
         }
         for (side, direction) in Side::BOTH.into_iter().enumerate() {
             let front =
@@ -268,12 +270,12 @@ pub(crate) mod tests {
             // Nothing ends above this goal: above it, the two take different holes.
             let goal = 2 * instance.bound;
             let (split, mut sweep) = split_and_sweep(&instance, &mut random);
-            sweep.0.side.lead = 0.0;
+            sweep.way.lead = 0.0;
             let swept =
                 sweep.run(&split, &instance, goal, f64::INFINITY, &|| false).expect("it is not given up");
             let placement = instance.placement(&problem, &swept.offsets);
             assert_eq!(crate::validate(&problem, &placement), Ok(()), "seed {seed}");
-            let outwards = Outwards::new(split.peak, sweep.0.stack, sweep.0.side.matching);
+            let outwards = Outwards::new(split.peak, sweep.stack, sweep.way.matching);
             let mut partial = PartialPlacement::new(&instance, Fit::First);
             for item in outwards.order(&instance) {
                 outwards.place(&mut partial, &instance, item as usize, goal);
@@ -292,7 +294,7 @@ pub(crate) mod tests {
             let (split, mut sweep) = split_and_sweep(&instance, &mut random);
             for &item in split.sides.iter().flatten() {
                 if random.below(3) == 0 {
-                    sweep.0.side.place_early(item, 30.0 * random.unit());
+                    sweep.way.place_early(item, 30.0 * random.unit());
                 }
             }
             let run = |most, stop: &dyn Fn() -> bool| sweep.run(&split, &instance, goal, most, stop);

@@ -7,7 +7,7 @@ use crate::instance::{Instance, Span};
 use crate::order_keys::sorted_by;
 use crate::overlap::OverlapIndex;
 use crate::random::Random;
-use crate::sweep::{Pass, SideWay, Split};
+use crate::sweep::{Pass, SideWay, Split, pile};
 
 /// What is to be placed.
 #[derive(Clone, Copy)]
@@ -35,15 +35,23 @@ type Stacked = Vec<(u32, u64)>;
 pub(crate) struct Meter<'a> {
     left: Cell<u64>,
     stop: &'a dyn Fn() -> bool,
+    /// Whether the answer was yes once: it is not looked for at every question.
+    stopped: Cell<bool>,
 }
 
 impl<'a> Meter<'a> {
     pub(super) fn new(work: u64, stop: &'a dyn Fn() -> bool) -> Self {
-        Self { left: Cell::new(work), stop }
+        Self { left: Cell::new(work), stop, stopped: Cell::new(false) }
     }
 
     fn count(&self, items: u64) {
         self.left.set(self.left.get().saturating_sub(items));
+    }
+
+    /// Whether to stop.
+    fn stops(&self) -> bool {
+        self.stopped.set(self.stopped.get() || (self.stop)());
+        self.stopped.get()
     }
 
     /// Whether the work is done.
@@ -52,7 +60,7 @@ impl<'a> Meter<'a> {
     }
 }
 
-/// So many items that are alive where a try begins are as much work as one that it places.
+/// A try puts this many living items into its lists in the time in which it places one.
 const ALIVE_PER_PLACED: u64 = 4;
 
 impl Field<'_> {
@@ -70,7 +78,7 @@ impl Field<'_> {
         self.split.longest as u32
     }
 
-    /// The sections from the peak to the first item of a side that has no place; none if all have one.
+    /// The number of sections between the peak and the first item of a side without a place. `None` if every item has one.
     fn distance(&self, side: usize, placed: usize) -> Option<u32> {
         let next = self.split.sides[side].get(placed)?;
         Some(self.begin(side, *next) - self.split.start(self.instance, side))
@@ -84,14 +92,8 @@ impl Field<'_> {
 
     /// Offsets of the stack in an order. `None` if it ends above a ceiling.
     fn pile(&self, order: &[u32], ceiling: u64) -> Option<Stacked> {
-        let mut top = 0;
-        let place = |&i: &u32| {
-            let item = &self.instance.items[i as usize];
-            let offset = item.align_up(top);
-            top = offset + item.size;
-            (self.end(i, offset) <= ceiling).then_some((i, offset))
-        };
-        order.iter().map(place).collect()
+        let pile = pile(self.instance, order);
+        pile.iter().all(|&(i, offset)| self.end(i, offset) <= ceiling).then_some(pile)
     }
 }
 
@@ -176,7 +178,7 @@ impl Advance {
         (0..2).all(|side| self.placed[side] == field.split.sides[side].len())
     }
 
-    /// Makes attempts until everything has a place, so many of them have failed since the last success, or the work is done. `None` if it is to stop.
+    /// Makes attempts until everything has a place, the work is done, or `patience` attempts in succession have failed. `None` if it is to stop.
     pub(super) fn go_on(
         &mut self,
         field: &Field<'_>,
@@ -189,7 +191,7 @@ impl Advance {
             && let Some(attempt) = self.draw(field, random)
         {
             let walked = self.walk(field, &attempt, random, meter);
-            if walked.is_none() && (meter.stop)() {
+            if meter.stops() {
                 return None;
             }
             self.adopt(field, &attempt, walked);
@@ -312,10 +314,7 @@ impl Advance {
 
     /// What is alive at a section, counted in the direction of a side.
     fn alive(&self, field: &Field<'_>, side: usize, at: u32) -> Stacked {
-        let section = match Side::BOTH[side] {
-            Side::Right => at,
-            Side::Left => field.instance.sections() as u32 - 1 - at,
-        };
+        let section = Side::BOTH[side].section(field.instance, at);
         let mut alive = Vec::new();
         field.overlaps.each_in(Span { lo: section, hi: section + 1 }, |i| alive.push(i));
         self.in_order(&alive).into_iter().map(|i| (i, self.offsets[i as usize])).collect()
@@ -348,7 +347,7 @@ impl Advance {
         let pass = Pass { split: field.split, instance: field.instance, side, way };
         let placed = pass.run(front, until, &mut offsets, &mut |i, offset| {
             meter.count(1);
-            stopped = (meter.stop)();
+            stopped = meter.stops();
             let fits = field.end(i, offset) <= self.ceiling;
             if fits {
                 moved.push((i, offset));
@@ -406,7 +405,7 @@ mod tests {
         })
     }
 
-    /// An advance with a random stack in a random problem, at a ceiling of so many percent of the peak.
+    /// Begins an advance in a random problem, below a ceiling that is `percent` of the peak.
     fn with_advance(seed: u64, percent: u64, mut test: impl FnMut(Advance, &Field<'_>, &mut Random)) {
         let mut random = Random::new(seed, 0);
         let problem = problem(&mut random, &[1, 1, 8]);
@@ -481,6 +480,14 @@ mod tests {
         with_advance(1, 100, |advance, field, random| {
             let stopped = Meter::new(u64::MAX, &|| true);
             assert!(advance.clone().go_on(field, 100, random, &stopped).is_none());
+            // Whoever is asked may answer yes only once.
+            let asked = Cell::new(0);
+            let once = || {
+                asked.set(asked.get() + 1);
+                asked.get() == 3
+            };
+            let stopped = Meter::new(u64::MAX, &once);
+            assert!(advance.clone().go_on(field, 100, random, &stopped).is_none() && asked.get() == 3);
             let [short, long] = [1, 1_000].map(|work| {
                 let (mut advance, placed) = (advance.clone(), Cell::new(0));
                 let stop = || {
