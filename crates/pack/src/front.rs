@@ -62,12 +62,13 @@ struct Hole {
     above: Neighbour,
 }
 
-/// The bytes that an item occupies.
+/// The bytes that an item occupies from some section on.
 #[derive(Clone, Copy)]
 struct Taken {
     start: u64,
     end: u64,
     by: Neighbour,
+    begins: u32,
 }
 
 /// A sweep in one direction.
@@ -88,6 +89,8 @@ pub(crate) struct Front<'a> {
     freed_too: Vec<u32>,
     /// Items that are placed and begin later, in order of their offsets.
     reserved: Vec<Taken>,
+    /// Whether an item is one of these, or was.
+    is_reserved: Vec<bool>,
 }
 
 /// The best of the holes that were considered.
@@ -158,6 +161,7 @@ impl<'a> Front<'a> {
             freed: vec![NONE; sections + 1],
             freed_too: vec![NONE; items],
             reserved: Vec::new(),
+            is_reserved: vec![false; items],
         };
         for &item in stack {
             front.insert(item, front.holes.len() - 1, offsets[item as usize]);
@@ -231,12 +235,15 @@ impl<'a> Front<'a> {
         }
     }
 
-    /// Places an item where it begins, unless it is reserved. Returns its offset.
+    /// Places an item where it begins. One that is reserved stays where `offsets` says. Returns its offset.
     pub(crate) fn place(&mut self, item: u32, matching: &Matching, offsets: &[u64]) -> u64 {
         let [begins, _] = self.side.lifetime(self.instance, item);
         self.advance(begins, offsets);
-        let (at, offset) = if let Some(at) = self.reserved.iter().position(|taken| taken.by.item == item) {
-            let offset = self.reserved.remove(at).start;
+        let (at, offset) = if self.is_reserved[item as usize] {
+            let offset = offsets[item as usize];
+            let first = self.reserved.partition_point(|taken| taken.start < offset);
+            let own = self.reserved[first..].iter().position(|taken| taken.by.item == item);
+            self.reserved.remove(first + own.expect("it is reserved there"));
             (self.holes.partition_point(|hole| hole.end <= offset), offset)
         } else {
             self.find_hole(item, matching)
@@ -247,9 +254,11 @@ impl<'a> Front<'a> {
 
     /// The best hole for an item, and the offset in it.
     fn find_hole(&self, item: u32, matching: &Matching) -> (usize, u64) {
-        let own = (self.instance, item, self.freed_at(item));
+        let freed = self.freed_at(item);
+        let own = (self.instance, item, freed);
         let size = self.instance.items[item as usize].size;
-        let mut taken = self.reserved.iter().filter(|taken| self.overlap(taken.by.item, item)).peekable();
+        // All of these begin now or later.
+        let mut taken = self.reserved.iter().filter(|taken| taken.begins < freed).peekable();
         let mut choice = Choice::new(matching, self.goal);
         // Of the reserved bytes below: the highest end.
         let mut last: Option<Taken> = None;
@@ -289,25 +298,26 @@ impl<'a> Front<'a> {
         one.overlaps(other)
     }
 
-    /// Places an item before the sweep reaches it, unless it would end above the goal.
-    pub(crate) fn reserve(&mut self, item: u32, matching: &Matching, offsets: &[u64]) {
-        let taken = |by: Neighbour| {
-            let start = offsets[by.item as usize];
-            Taken { start, end: start + self.instance.items[by.item as usize].size, by }
-        };
+    /// Places an item before the sweep reaches it, unless it has a place already or would end above the goal. Returns its offset.
+    pub(crate) fn reserve(&mut self, item: u32, matching: &Matching, offsets: &[u64]) -> Option<u64> {
+        if self.is_reserved[item as usize] {
+            return None;
+        }
         let first = (self.lowest != NONE).then_some(self.lowest);
         let alive =
             std::iter::successors(first, |&at| Some(self.above[at as usize]).filter(|&at| at != NONE));
-        let mut alive =
-            alive.filter(|&at| self.overlap(at, item)).map(|at| taken(self.neighbour(at))).peekable();
+        let mut alive = alive
+            .filter(|&at| self.overlap(at, item))
+            .map(|at| self.taken(at, offsets[at as usize]))
+            .peekable();
         let reserved = self.reserved.iter().filter(|taken| self.overlap(taken.by.item, item)).copied();
-        let end = Taken { start: u64::MAX, end: u64::MAX, by: END };
-        let own = Neighbour { item, freed: self.freed_at(item) };
+        let end = Taken { start: u64::MAX, end: u64::MAX, by: END, begins: 0 };
+        let freed = self.freed_at(item);
         let mut choice = Choice::new(matching, self.goal);
         let (mut start, mut below) = (0, END);
         let mut pass = |next: Taken| {
             if start < next.start {
-                choice.consider((self.instance, item, own.freed), 0, (start, next.start), [below, next.by]);
+                choice.consider((self.instance, item, freed), 0, (start, next.start), [below, next.by]);
             }
             // What is freed before a reserved item begins may have the same bytes.
             if next.end > start {
@@ -320,9 +330,21 @@ impl<'a> Front<'a> {
             }
             pass(reserved);
         }
-        let Some((_, start)) = choice.best else { return };
+        let (_, offset) = choice.best?;
+        self.reserve_at(item, offset);
+        Some(offset)
+    }
+
+    /// Places an item at an offset before the sweep reaches it.
+    pub(crate) fn reserve_at(&mut self, item: u32, offset: u64) {
+        let at = self.reserved.partition_point(|other| other.start < offset);
+        self.reserved.insert(at, self.taken(item, offset));
+        self.is_reserved[item as usize] = true;
+    }
+
+    fn taken(&self, item: u32, start: u64) -> Taken {
+        let [begins, freed] = self.side.lifetime(self.instance, item);
         let end = start + self.instance.items[item as usize].size;
-        let at = self.reserved.partition_point(|other| other.start < start);
-        self.reserved.insert(at, Taken { start, end, by: own });
+        Taken { start, end, by: Neighbour { item, freed }, begins }
     }
 }

@@ -240,7 +240,7 @@ impl SqueakyWheel {
         let change = match (&applied, change) {
             (Move::Outwards(step), Change::Outwards(stepped)) => {
                 let all = (instance, &self.overlaps);
-                Change::Full(self.advances.as_mut()?.accept(all, goal, step, stepped)?)
+                Change::Full(self.advances.as_mut()?.accept(all, step, stepped)?)
             }
             (_, other) => other,
         };
@@ -416,7 +416,7 @@ impl SqueakyWheel {
             return Some(Move::Outwards(advances.first_step(instance, random)));
         }
         let turn = if shifted { number / 4 } else { number };
-        steps.then(|| Move::Outwards(advances.step(instance, turn, height, random)))
+        steps.then(|| Move::Outwards(advances.step(turn, height, random)))
     }
 
     /// A move that changes a few items.

@@ -112,6 +112,8 @@ pub(crate) struct Pass<'a> {
     pub(crate) instance: &'a Instance,
     pub(crate) side: usize,
     pub(crate) way: &'a SideWay,
+    /// Items that have offsets already, in the order of the side, and the offsets of all items.
+    pub(crate) given: (&'a [u32], &'a [u64]),
 }
 
 impl Pass<'_> {
@@ -146,14 +148,29 @@ impl Pass<'_> {
     ) -> usize {
         let (items, matching) = (&self.split.sides[self.side], &self.way.matching);
         let mut early = self.early_items(front.section(), until).into_iter().peekable();
-        let first = items.partition_point(|&i| self.begin(i) <= front.section());
+        let is_past = |&i: &u32| self.begin(i) <= front.section();
+        let first = items.partition_point(is_past);
+        let (given, given_offsets) = self.given;
+        let mut given = given[given.partition_point(is_past)..].iter().copied().peekable();
+        // An item must not take bytes that one with an offset needs before it is freed.
+        let mut take_given = |front: &mut Front<'_>, item: u32, offsets: &mut [u64]| {
+            let [_, freed] = Side::BOTH[self.side].lifetime(self.instance, item);
+            while let Some(i) = given.next_if(|&i| self.begin(i) < freed) {
+                offsets[i as usize] = given_offsets[i as usize];
+                front.reserve_at(i, offsets[i as usize]);
+            }
+        };
         for (at, &i) in items.iter().enumerate().skip(first) {
             let now = self.begin(i);
             if now >= until {
                 return at;
             }
+            take_given(&mut front, i, offsets);
             while let Some((_, early)) = early.next_if(|&(at, _)| at <= f64::from(now)) {
-                front.reserve(early, matching, offsets);
+                take_given(&mut front, early, offsets);
+                if let Some(offset) = front.reserve(early, matching, offsets) {
+                    offsets[early as usize] = offset;
+                }
             }
             let offset = front.place(i, matching, offsets);
             offsets[i as usize] = offset;
@@ -177,9 +194,8 @@ pub(crate) fn pile(instance: &Instance, order: &[u32]) -> Vec<(u32, u64)> {
     order.iter().map(place).collect()
 }
 
-/// What a way gives.
+/// What a sweep gives.
 pub(crate) struct Swept {
-    pub(crate) way: SideWay,
     /// The sum of the excess of all items above the goal.
     pub(crate) cost: f64,
     pub(crate) offsets: Vec<u64>,
@@ -218,7 +234,7 @@ impl Sweep {
             let front =
                 Front::new(instance, (direction, split.start(instance, side)), goal, &stack, &offsets);
             let mut given_up = false;
-            let pass = Pass { split, instance, side, way };
+            let pass = Pass { split, instance, side, way, given: (&[], &[]) };
             pass.run(front, u32::MAX, &mut offsets, &mut |i, offset| {
                 cost += excess(offset + instance.items[i as usize].bytes, goal);
                 given_up = cost > most || stop();
@@ -228,7 +244,7 @@ impl Sweep {
                 return None;
             }
         }
-        Some(Swept { way: way.clone(), cost, offsets })
+        Some(Swept { cost, offsets })
     }
 }
 
@@ -282,6 +298,47 @@ pub(crate) mod tests {
             }
             assert_eq!(partial.into_offsets(), swept.offsets, "seed {seed}");
         }
+    }
+
+    #[test]
+    fn items_with_offsets_keep_them_and_nothing_is_placed_in_their_way() {
+        let mut kept = 0;
+        for seed in 0..200 {
+            let mut random = Random::new(seed, 0);
+            let problem = problem(&mut random, &[1, 1, 8]);
+            let Ok(instance) = Instance::new(&problem) else { panic!("no block is fixed") };
+            let goal = 2 * instance.bound;
+            let (split, sweep) = split_and_sweep(&instance, &mut random);
+            let swept =
+                sweep.run(&split, &instance, goal, f64::INFINITY, &|| false).expect("it is not given up");
+            let given = |items: &Vec<u32>, random: &mut Random| {
+                items.iter().copied().filter(|_| random.below(3) == 0).collect::<Vec<u32>>()
+            };
+            let given = [0, 1].map(|side: usize| given(&split.sides[side], &mut random));
+            let mut offsets = swept.offsets.clone();
+            let mut stack = split.stack.clone();
+            stack.sort_by_key(|&i| offsets[i as usize]);
+            for (side, direction) in Side::BOTH.into_iter().enumerate() {
+                let start = split.start(&instance, side);
+                let front = Front::new(&instance, (direction, start), goal, &stack, &offsets);
+                let mut way = split.draw_side(&instance, &mut random);
+                for &item in &split.sides[side] {
+                    if random.below(4) == 0 {
+                        way.place_early(item, 30.0 * random.unit());
+                    }
+                }
+                let given = (&given[side][..], &swept.offsets[..]);
+                let pass = Pass { split: &split, instance: &instance, side, way: &way, given };
+                pass.run(front, u32::MAX, &mut offsets, &mut |_, _| true);
+            }
+            let placement = instance.placement(&problem, &offsets);
+            assert_eq!(crate::validate(&problem, &placement), Ok(()), "seed {seed}");
+            for &i in given.iter().flatten() {
+                assert_eq!(offsets[i as usize], swept.offsets[i as usize], "seed {seed}");
+                kept += 1;
+            }
+        }
+        assert!(kept > 2_000, "{kept}");
     }
 
     #[test]

@@ -15,6 +15,8 @@ pub(super) struct Field<'a> {
     pub(super) instance: &'a Instance,
     pub(super) split: &'a Split,
     pub(super) overlaps: &'a OverlapIndex,
+    /// Items of each side that have offsets already, in the order of the side. If there are any, the stack has its offsets, too.
+    pub(super) given: Option<&'a [Vec<u32>; 2]>,
 }
 
 /// The tries of one attempt: each places what did not fit in the one before it earlier.
@@ -44,7 +46,8 @@ impl<'a> Meter<'a> {
         Self { left: Cell::new(work), stop, stopped: Cell::new(false) }
     }
 
-    fn count(&self, items: u64) {
+    /// Counts items placed.
+    pub(super) fn count(&self, items: u64) {
         self.left.set(self.left.get().saturating_sub(items));
     }
 
@@ -111,7 +114,7 @@ pub(crate) struct Advance {
     /// Items of each side that have places, in the order of the side.
     placed: [usize; 2],
     /// How the last adopted attempts placed the items of each side.
-    pub(super) ways: [SideWay; 2],
+    ways: [SideWay; 2],
     /// Attempts since a front got further.
     pub(super) failures: u64,
 }
@@ -147,11 +150,7 @@ struct Tried {
 
 impl Advance {
     /// What ends below a ceiling in a placement of all items. `None` if the stack does not.
-    pub(super) fn resume(
-        field: &Field<'_>,
-        (offsets, ways): &(Vec<u64>, [SideWay; 2]),
-        ceiling: u64,
-    ) -> Option<Self> {
+    pub(super) fn resume(field: &Field<'_>, offsets: Vec<u64>, way: SideWay, ceiling: u64) -> Option<Self> {
         let fits = |&i: &u32| field.end(i, offsets[i as usize]) <= ceiling;
         if !field.split.stack.iter().all(fits) {
             return None;
@@ -160,8 +159,7 @@ impl Advance {
             let items = &field.split.sides[side];
             items.iter().position(|i| !fits(i)).unwrap_or(items.len())
         });
-        let (offsets, ways) = (offsets.clone(), ways.clone());
-        Some(Self { ceiling, offsets, placed, ways, failures: 0 })
+        Some(Self { ceiling, offsets, placed, ways: [way.clone(), way], failures: 0 })
     }
 
     /// The stack alone, in an order. `None` if it ends above the ceiling.
@@ -171,6 +169,53 @@ impl Advance {
             offsets[i as usize] = offset;
         }
         Some(Self { ceiling, offsets, placed: [0; 2], ways: [way.clone(), way], failures: 0 })
+    }
+
+    /// Nothing placed but what has its offset already.
+    pub(super) fn nothing(field: &Field<'_>, way: SideWay, ceiling: u64) -> Self {
+        let offsets = vec![0; field.instance.len()];
+        Self { ceiling, offsets, placed: [0; 2], ways: [way.clone(), way], failures: 0 }
+    }
+
+    /// Other offsets for the items that have them already; what they do not touch stays. `changed` are those that have others.
+    pub(super) fn around(mut self, field: &Field<'_>, changed: &[(u32, u64)]) -> Self {
+        for side in 0..2 {
+            // The stack has changed, or an item of the side.
+            let is_here = |i: u32| {
+                Side::BOTH[side].lifetime(field.instance, i)[1] > field.split.start(field.instance, side)
+            };
+            let first =
+                changed.iter().map(|&(i, _)| i).filter(|&i| is_here(i)).map(|i| field.begin(side, i)).min();
+            let Some(first) = first else { continue };
+            // What begins earlier is freed before.
+            let stays = first.saturating_sub(field.longest());
+            let items = &field.split.sides[side];
+            self.placed[side] =
+                self.placed[side].min(items.partition_point(|&i| field.begin(side, i) < stays));
+        }
+        for &(i, offset) in changed {
+            self.offsets[i as usize] = offset;
+        }
+        self.failures = 0;
+        self
+    }
+
+    /// The first item without a place on the side whose front is nearer to the peak. `None` if everything has one.
+    pub(super) fn failed(&self, field: &Field<'_>) -> Option<u32> {
+        let side = self.nearer(field);
+        field.split.sides[side].get(self.placed[side]).copied()
+    }
+
+    /// The side whose front is nearer to the peak.
+    fn nearer(&self, field: &Field<'_>) -> usize {
+        let distances = [0, 1].map(|side| field.distance(side, self.placed[side]).unwrap_or(u32::MAX));
+        usize::from(distances[1] < distances[0])
+    }
+
+    /// The items without a place.
+    pub(super) fn unplaced<'a>(&'a self, field: &Field<'a>) -> impl Iterator<Item = u32> + use<'a> {
+        let sides = &field.split.sides;
+        (0..2).flat_map(move |side| sides[side][self.placed[side]..].iter().copied())
     }
 
     /// Whether everything has a place.
@@ -201,9 +246,7 @@ impl Advance {
 
     /// A random attempt to get further on the side whose front is nearer to the peak. `None` if everything has a place.
     fn draw(&self, field: &Field<'_>, random: &mut Random) -> Option<Attempt> {
-        let distances = [0, 1].map(|side| field.distance(side, self.placed[side]).unwrap_or(u32::MAX));
-        let side = usize::from(distances[1] < distances[0]);
-        let failed = *field.split.sides[side].get(self.placed[side])?;
+        let (side, failed) = (self.nearer(field), self.failed(field)?);
         let begin = field.begin(side, failed);
         let mut way = self.ways[side].clone();
         if random.unit() < REDRAWN {
@@ -216,7 +259,8 @@ impl Advance {
             lead = draw_lead(field, random);
             way.place_early(failed, lead);
         }
-        if distances[side] < field.longest() && random.unit() < RESTACKED {
+        let is_near = begin - field.split.start(field.instance, side) < field.longest();
+        if is_near && field.given.is_none() && random.unit() < RESTACKED {
             let order = self.restacked(field, (side, begin), random);
             return Some(Attempt { side, way, start: Start::Peak(order) });
         }
@@ -344,7 +388,9 @@ impl Advance {
         let stack: Vec<u32> = alive.iter().map(|&(i, _)| i).collect();
         let front = Front::new(field.instance, (Side::BOTH[side], from), self.ceiling, &stack, &offsets);
         let (mut moved, mut stopped) = (Vec::new(), false);
-        let pass = Pass { split: field.split, instance: field.instance, side, way };
+        let given = field.given.map_or(&[][..], |given| &given[side]);
+        let pass =
+            Pass { split: field.split, instance: field.instance, side, way, given: (given, &self.offsets) };
         let placed = pass.run(front, until, &mut offsets, &mut |i, offset| {
             meter.count(1);
             stopped = meter.stops();
@@ -412,7 +458,7 @@ mod tests {
         let Ok(instance) = Instance::new(&problem) else { panic!("no block is fixed") };
         let split = Split::new(&instance).expect("no block is fixed or has gaps");
         let overlaps = OverlapIndex::new(&instance);
-        let field = Field { instance: &instance, split: &split, overlaps: &overlaps };
+        let field = Field { instance: &instance, split: &split, overlaps: &overlaps, given: None };
         let ceiling = instance.bound * percent / 100;
         let way = split.draw_side(&instance, &mut random);
         if let Some(advance) = Advance::begin(&field, &split.stack, way, ceiling) {
@@ -465,8 +511,8 @@ mod tests {
                     return;
                 }
                 let height = field.instance.height(&advance.offsets);
-                let complete = (advance.offsets, advance.ways);
-                let resume = |ceiling| Advance::resume(field, &complete, ceiling);
+                let [way, _] = advance.ways;
+                let resume = |ceiling| Advance::resume(field, advance.offsets.clone(), way.clone(), ceiling);
                 assert!(resume(height).is_some_and(|advance| advance.is_done(field)), "seed {seed}");
                 if let Some(lower) = resume(height - 1) {
                     assert!(!lower.is_done(field) && is_legal(&lower, field), "seed {seed}");

@@ -11,42 +11,58 @@
 //! other, and an attempt costs what lies between the section to which it goes back and the first item that does not fit. As long as a front is near
 //! the peak, attempts also move items within the stack.
 //!
-//! There are two series of advances: those of one go on with the lowest placement of all items, below a ceiling nearer to the goal, those of the other
-//! begin with new stacks.
+//! Advances place the core of the problem first, and then everything else around it ([`core`]). Two series of them run at the same time, at different ceilings
+//! between the goal and the height.
 
+mod core;
 mod leg;
 
+use std::cmp::Reverse;
+use std::sync::Arc;
+
+use crate::best_fit::{best_fit, longest_first};
+use crate::greedy::size_order;
 use crate::instance::Instance;
+use crate::order_keys::order_by;
 use crate::outwards::Stack;
 use crate::overlap::OverlapIndex;
 use crate::random::Random;
 use crate::search_plan::luby;
-use crate::sweep::{SideWay, Split, Sweep, Swept};
+use crate::squeaky_wheel::Order;
+use crate::sweep::{Split, Sweep, Swept};
 
+use self::core::{Core, Part};
 use leg::{Advance, Field, Meter};
 
-/// The series that goes on with the lowest placement; the other one begins with new stacks.
-const LOWEST: usize = 0;
-/// Attempts without success after which an advance of each series is given up. Later ones get 1, 1, 2, 1, 1, 2, 4, … times as many (Luby, Sinclair
+/// Attempts without success after which an advance through a part of the core is given up. Later ones get 1, 1, 2, 1, 1, 2, 4, … times as many (Luby, Sinclair
 /// and Zuckerman 1993).
-const PATIENCE: [u64; 2] = [80, 40];
+const PATIENCE: u64 = 60;
+/// The same around the core, which then becomes larger.
+const PATIENCE_AROUND: u64 = 2;
+/// Advances through the core that are given up before it is tried below another ceiling, and how often the core becomes larger before.
+const MOST_GIVEN_UP: u64 = 8;
+const MOST_GROWTHS: u64 = 60;
+/// The share of advances through the core that begin with what best-fit places below the ceiling. The others begin with a new stack.
+const BY_BEST_FIT: f64 = 0.9;
+/// The orders of best-fit.
+const ORDERS: [Order; 4] = [
+    longest_first,
+    size_order,
+    |i| order_by(i, |k| (Reverse(i.items[k].lifetime.ilog2()), i.items[k].hull.lo)),
+    |i| order_by(i, |k| Reverse(u128::from(i.items[k].size) * u128::from(i.items[k].lifetime))),
+];
 /// Ceilings of advances in turn, in quarters of the way from the goal to the height.
-const QUARTERS: [u64; 4] = [3, 2, 1, 2];
+const QUARTERS: [u64; 4] = [0, 2, 1, 2];
 /// Where it is less than this share of the goal from the goal to a ceiling, the goal is the ceiling.
 const NEAR_GOAL: u64 = 2_000;
 /// A step places as many items as there are, divided by this: it lasts much longer than the last attempt of it, so that two threads finish together.
 const WORK: u64 = 2;
-
-/// A placement of all items, and how it placed the items of each side.
-type Complete = (Vec<u64>, [SideWay; 2]);
 
 /// The search outwards from the peak: sweeps at first, then two series of advances.
 pub(crate) struct Advances {
     split: Split,
     /// The lowest cost of a sweep.
     cost: f64,
-    /// The placement of that sweep, or the lowest of an advance.
-    lowest: Option<Complete>,
     series: [Series; 2],
 }
 
@@ -73,11 +89,23 @@ pub(crate) enum Stepped {
     WentOn(Box<Series>),
 }
 
-/// Advances that follow each other.
-#[derive(Clone, Default)]
+/// Advances that follow each other, each below a ceiling of its own.
+#[derive(Clone)]
 pub(crate) struct Series {
-    running: Option<Advance>,
-    /// Advances begun.
+    core: Arc<Core>,
+    /// Zero before the first advance.
+    ceiling: u64,
+    /// Advances through the parts of the core, from the first one on.
+    parts: Vec<Option<Advance>>,
+    /// Of these, how many were given up below this ceiling.
+    given_up: u64,
+    /// How often the core became larger below this ceiling.
+    growths: u64,
+    /// Everything, around the core.
+    around: Option<Advance>,
+    /// The same before the core became larger.
+    before: Option<Advance>,
+    /// Ceilings tried.
     begun: u64,
 }
 
@@ -87,65 +115,180 @@ fn ceiling(goal: u64, height: u64, quarters: u64) -> u64 {
     if above < goal / NEAR_GOAL { goal } else { goal + above }
 }
 
-/// What a series goes on with, and below which height.
-struct Aim<'a> {
-    /// Which series.
+/// Between which heights the ceilings of a series lie.
+struct Aim {
+    /// The series: the two are at different ceilings.
     which: usize,
-    lowest: &'a Complete,
     goal: u64,
     height: u64,
 }
 
+/// What the series has done when it stops for a while.
+#[derive(PartialEq)]
+enum Progress {
+    Placed,
+    GivenUp,
+    /// The work is done, and not everything has a place.
+    Underway,
+}
+
 impl Series {
-    /// Goes on until everything has a place or the work is done; begins another advance where one fails too often, or where its ceiling is not
-    /// below the height any more. `None` if it is to stop, or if no advance can begin, because the stack ends above the ceilings.
-    fn go_on(
-        &mut self,
-        field: &Field<'_>,
-        aim: &Aim<'_>,
-        random: &mut Random,
-        meter: &Meter<'_>,
-    ) -> Option<()> {
-        loop {
-            let patience = PATIENCE[aim.which] * luby(self.begun.max(1));
-            match &mut self.running {
-                Some(advance) if advance.failures < patience && advance.ceiling < aim.height => {
-                    advance.go_on(field, patience, random, meter)?;
-                    if advance.is_done(field) || meter.is_done() {
-                        return Some(());
-                    }
-                }
-                _ => self.begin(field, aim, random)?,
-            }
-        }
+    fn new(core: &Arc<Core>) -> Self {
+        let parts = core.parts.iter().map(|_| None).collect();
+        let core = Arc::clone(core);
+        Self { core, ceiling: 0, parts, given_up: 0, growths: 0, around: None, before: None, begun: 0 }
     }
 
-    /// Begins an advance. `None` if the stack ends above all ceilings.
-    fn begin(&mut self, field: &Field<'_>, aim: &Aim<'_>, random: &mut Random) -> Option<()> {
-        for _ in QUARTERS {
-            // The two series are at different ceilings.
-            let quarters = QUARTERS[(self.begun as usize + aim.which) % QUARTERS.len()];
-            let ceiling = ceiling(aim.goal, aim.height, quarters);
-            self.begun += 1;
-            self.running = if aim.which == LOWEST {
-                Advance::resume(field, aim.lowest, ceiling)
+    /// Goes on until everything has a place or the work is done. `None` if it is to stop.
+    fn go_on(&mut self, field: &Field<'_>, aim: &Aim, random: &mut Random, meter: &Meter<'_>) -> Option<()> {
+        if self.ceiling >= aim.height || self.begun == 0 {
+            self.begin(aim);
+        }
+        while !meter.is_done() {
+            let progress = if self.around.is_some() {
+                self.go_on_around(field, random, meter)?
             } else {
-                let order = field.split.stacked(field.instance, Stack::draw_any(random));
-                Advance::begin(field, &order, field.split.draw_side(field.instance, random), ceiling)
+                self.go_on_core(random, meter)?
             };
-            if self.running.is_some() {
-                return Some(());
+            match progress {
+                Progress::GivenUp => self.begin(aim),
+                Progress::Placed if self.around.is_some() => return Some(()),
+                Progress::Placed => self.around = self.laid_around(field, random),
+                Progress::Underway => {}
             }
         }
-        None
+        Some(())
     }
+
+    /// Begins below another ceiling.
+    fn begin(&mut self, aim: &Aim) {
+        let quarters = QUARTERS[(self.begun as usize + aim.which) % QUARTERS.len()];
+        self.begun += 1;
+        self.ceiling = ceiling(aim.goal, aim.height, quarters);
+        (self.given_up, self.growths) = (0, 0);
+        self.parts.fill(None);
+        (self.around, self.before) = (None, None);
+    }
+
+    /// Places the parts of the core, one after the other.
+    fn go_on_core(&mut self, random: &mut Random, meter: &Meter<'_>) -> Option<Progress> {
+        let patience = PATIENCE * luby(self.begun);
+        for (part, running) in self.core.parts.iter().zip(&mut self.parts) {
+            let field = part.field();
+            while !running.as_ref().is_some_and(|advance| advance.is_done(&field)) {
+                if meter.is_done() {
+                    return Some(Progress::Underway);
+                }
+                match running {
+                    Some(advance) if advance.failures < patience => {
+                        advance.go_on(&field, patience, random, meter)?;
+                    }
+                    _ => {
+                        let is_first = running.is_none();
+                        *running = begin_part(part, self.ceiling, random, meter);
+                        self.given_up += u64::from(!is_first || running.is_none());
+                        if self.given_up > MOST_GIVEN_UP {
+                            return Some(Progress::GivenUp);
+                        }
+                    }
+                }
+            }
+        }
+        Some(Progress::Placed)
+    }
+
+    /// The core with the offsets of its parts, and around it what had a place before and is not in its way.
+    fn laid_around(&mut self, field: &Field<'_>, random: &mut Random) -> Option<Advance> {
+        let new = |random: &mut Random| {
+            let way = field.split.draw_side(field.instance, random);
+            Advance::nothing(field, way, self.ceiling)
+        };
+        let before = self.before.take().unwrap_or_else(|| new(random));
+        let parts = self.core.parts.iter().zip(&self.parts);
+        let offsets =
+            parts.filter_map(|(part, advance)| Some(part.items.iter().zip(&advance.as_ref()?.offsets)));
+        let changed = |&(i, offset): &(u32, u64)| before.offsets[i as usize] != offset;
+        let changed: Vec<(u32, u64)> =
+            offsets.flatten().map(|(&i, &offset)| (i, offset)).filter(changed).collect();
+        Some(before.around(field, &changed))
+    }
+
+    /// Places everything else around the core; makes the core larger where that fails.
+    fn go_on_around(
+        &mut self,
+        whole: &Field<'_>,
+        random: &mut Random,
+        meter: &Meter<'_>,
+    ) -> Option<Progress> {
+        let core = Arc::clone(&self.core);
+        let field = core.around(whole);
+        let Some(around) = &mut self.around else { return Some(Progress::Underway) };
+        around.go_on(&field, PATIENCE_AROUND, random, meter)?;
+        if around.is_done(&field) {
+            return Some(Progress::Placed);
+        }
+        let Some(failed) = around.failed(&field).filter(|_| around.failures >= PATIENCE_AROUND) else {
+            return Some(Progress::Underway);
+        };
+        if self.growths == MOST_GROWTHS {
+            return Some(Progress::GivenUp);
+        }
+        self.growths += 1;
+        self.core = Arc::new(core.with(whole, failed)?);
+        self.before = self.around.take();
+        self.parts = self.before.as_ref().map_or_else(Vec::new, |before| {
+            // What has no place ends above every ceiling.
+            let mut offsets = before.offsets.clone();
+            before
+                .unplaced(&field)
+                .filter(|&i| !core.contains(i))
+                .for_each(|i| offsets[i as usize] = NOWHERE);
+            let resume = |part: &Part| {
+                let (field, items) = (part.field(), part.items.iter());
+                let offsets = items.map(|&i| offsets[i as usize]).collect();
+                let way = field.split.draw_side(field.instance, random);
+                Advance::resume(&field, offsets, way, self.ceiling)
+            };
+            self.core.parts.iter().map(resume).collect()
+        });
+        Some(Progress::Underway)
+    }
+
+    /// The offsets of all items, if all have places.
+    fn placed(&self, field: &Field<'_>) -> Option<&[u64]> {
+        let done = self.around.as_ref().filter(|around| around.is_done(field))?;
+        Some(&done.offsets)
+    }
+}
+
+/// An offset above every ceiling, from which an item can still end.
+const NOWHERE: u64 = u64::MAX / 2;
+
+/// A new advance through a part of the core. `None` if its stack ends above the ceiling.
+fn begin_part(part: &Part, ceiling: u64, random: &mut Random, meter: &Meter<'_>) -> Option<Advance> {
+    let (field, instance) = (part.field(), &part.instance);
+    meter.count(instance.len() as u64);
+    let way = field.split.draw_side(instance, random);
+    if random.unit() < BY_BEST_FIT {
+        let offsets = best_fit(instance, &ORDERS[random.below(ORDERS.len())](instance));
+        if let Some(advance) = Advance::resume(&field, offsets, way.clone(), ceiling) {
+            return Some(advance);
+        }
+    }
+    let order = field.split.stacked(instance, Stack::draw_any(random));
+    Advance::begin(&field, &order, way, ceiling)
 }
 
 impl Advances {
     /// `None` if an item is fixed or has gaps.
     pub(crate) fn new(instance: &Instance) -> Option<Self> {
         let split = Split::new(instance)?;
-        Some(Self { split, cost: f64::INFINITY, lowest: None, series: Default::default() })
+        let core = Arc::new(Core::new(instance, &split)?);
+        Some(Self { split, cost: f64::INFINITY, series: [0, 1].map(|_| Series::new(&core)) })
+    }
+
+    fn field<'a>(&'a self, instance: &'a Instance, overlaps: &'a OverlapIndex) -> Field<'a> {
+        Field { instance, split: &self.split, overlaps, given: None }
     }
 
     /// A sweep.
@@ -153,11 +296,8 @@ impl Advances {
         Step::Sweep(Sweep::draw(&self.split, instance, random))
     }
 
-    /// A step with the series whose turn it is; a sweep if there was none before.
-    pub(crate) fn step(&self, instance: &Instance, turn: usize, height: u64, random: &mut Random) -> Step {
-        if self.lowest.is_none() {
-            return self.first_step(instance, random);
-        }
+    /// A step with the series whose turn it is.
+    pub(crate) fn step(&self, turn: usize, height: u64, random: &Random) -> Step {
         Step::GoOn { series: turn % self.series.len(), height, random: random.clone() }
     }
 
@@ -169,21 +309,18 @@ impl Advances {
         step: &Step,
         stop: &dyn Fn() -> bool,
     ) -> Option<Stepped> {
-        let swept = |sweep: &Sweep| {
-            let swept = sweep.run(&self.split, instance, goal, self.cost, stop)?;
-            Some(Stepped::Swept(Box::new(swept)))
-        };
         match step {
-            Step::Sweep(sweep) => swept(sweep),
+            Step::Sweep(sweep) => {
+                let swept = sweep.run(&self.split, instance, goal, self.cost, stop)?;
+                Some(Stepped::Swept(Box::new(swept)))
+            }
             Step::GoOn { series: which, height, random } => {
                 let (mut series, mut random) = (self.series[*which].clone(), random.clone());
-                let field = Field { instance, split: &self.split, overlaps };
-                let aim = Aim { which: *which, lowest: self.lowest.as_ref()?, goal, height: *height };
+                let field = self.field(instance, overlaps);
+                let aim = Aim { which: *which, goal, height: *height };
                 let meter = Meter::new(instance.len() as u64 / WORK, stop);
-                match series.go_on(&field, &aim, &mut random, &meter) {
-                    Some(()) => Some(Stepped::WentOn(Box::new(series))),
-                    None => swept(&Sweep::draw(&self.split, instance, &mut random)),
-                }
+                series.go_on(&field, &aim, &mut random, &meter)?;
+                Some(Stepped::WentOn(Box::new(series)))
             }
         }
     }
@@ -192,31 +329,88 @@ impl Advances {
     pub(crate) fn accept(
         &mut self,
         (instance, overlaps): (&Instance, &OverlapIndex),
-        goal: u64,
         step: &Step,
         stepped: Stepped,
     ) -> Option<Vec<u64>> {
         match (step, stepped) {
             (_, Stepped::Swept(swept)) => {
-                let Swept { way, cost, offsets } = *swept;
-                if cost <= self.cost {
-                    self.cost = cost;
-                    self.lowest = Some((offsets.clone(), [way.clone(), way]));
-                }
-                Some(offsets)
+                self.cost = self.cost.min(swept.cost);
+                Some(swept.offsets)
             }
             (&Step::GoOn { series: which, .. }, Stepped::WentOn(series)) => {
                 self.series[which] = *series;
-                let field = Field { instance, split: &self.split, overlaps };
-                let is_done = |advance: &mut Advance| advance.is_done(&field);
-                let Advance { offsets, ways, .. } = self.series[which].running.take_if(is_done)?;
-                let complete = (offsets.clone(), ways);
-                let next = ceiling(goal, instance.height(&offsets), 2);
-                self.series[LOWEST].running = Advance::resume(&field, &complete, next);
-                self.lowest = Some(complete);
-                Some(offsets)
+                let placed = self.series[which].placed(&self.field(instance, overlaps))?;
+                Some(placed.to_vec())
             }
             (Step::Sweep(_), Stepped::WentOn(_)) => None,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+    use crate::advance::core::tests::with_field;
+
+    /// A new series below a height, and what limits it.
+    fn series(field: &Field<'_>, percent: u64) -> (Series, Aim) {
+        let core = Arc::new(Core::new(field.instance, field.split).expect("no block is fixed or has gaps"));
+        let goal = field.instance.bound;
+        (Series::new(&core), Aim { which: 0, goal, height: goal * percent / 100 })
+    }
+
+    #[test]
+    fn a_series_places_the_core_and_everything_else_around_it() {
+        let (mut placed, mut grown) = (0, 0);
+        for seed in 0..100 {
+            with_field(seed, |problem, field, random| {
+                let (mut series, aim) = series(field, 115);
+                for _ in 0..40 {
+                    let meter = Meter::new(1_000, &|| false);
+                    series.go_on(field, &aim, random, &meter).expect("it is not to stop");
+                    assert!(aim.goal <= series.ceiling && series.ceiling < aim.height, "seed {seed}");
+                    grown += u64::from(series.growths > 0);
+                    let Some(offsets) = series.placed(field) else { continue };
+                    let placement = field.instance.placement(problem, offsets);
+                    assert_eq!(crate::validate(problem, &placement), Ok(()), "seed {seed}");
+                    assert!(placement.height.get() <= series.ceiling, "seed {seed}");
+                    for (part, advance) in series.core.parts.iter().zip(&series.parts) {
+                        let own = &advance.as_ref().expect("the core is placed").offsets;
+                        assert!(
+                            part.items.iter().zip(own).all(|(&i, offset)| offsets[i as usize] == *offset)
+                        );
+                    }
+                    placed += 1;
+                    break;
+                }
+            });
+        }
+        assert!(placed > 50 && grown > 10, "{placed} {grown}");
+    }
+
+    #[test]
+    fn a_series_stops_when_it_is_told_to() {
+        with_field(1, |_, field, random| {
+            let (series, aim) = series(field, 101);
+            for after in [1, 10, 50] {
+                let asked = Cell::new(0);
+                let stop = || {
+                    asked.set(asked.get() + 1);
+                    asked.get() >= after
+                };
+                let meter = Meter::new(u64::MAX, &stop);
+                assert!(series.clone().go_on(field, &aim, random, &meter).is_none());
+                assert_eq!(asked.get(), after);
+            }
+        });
+    }
+
+    #[test]
+    fn a_ceiling_lies_between_the_goal_and_the_height() {
+        assert_eq!(ceiling(1_000, 1_400, 2), 1_200);
+        assert_eq!(ceiling(1_000_000, 1_000_100, 2), 1_000_000);
+        assert_eq!(ceiling(1_000, 900, 2), 1_000);
     }
 }
