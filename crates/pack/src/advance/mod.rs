@@ -11,10 +11,10 @@
 //! other, and an attempt costs what lies between the section to which it goes back and the first item that does not fit. As long as a front is near
 //! the peak, attempts also move items within the stack.
 //!
-//! Advances place the core of the problem first, and then everything else around it ([`core`]). Two series of them run at the same time, at different ceilings
+//! Advances place the core of the problem first, and then everything else around it ([`core_parts`]). Two series of them run at the same time, at different ceilings
 //! between the goal and the height.
 
-mod core;
+mod core_parts;
 mod leg;
 
 use std::cmp::Reverse;
@@ -31,7 +31,7 @@ use crate::search_plan::luby;
 use crate::squeaky_wheel::Order;
 use crate::sweep::{Split, Sweep, Swept};
 
-use self::core::{Core, Part};
+use core_parts::{Core, Part};
 use leg::{Advance, Field, Meter};
 
 /// Attempts without success after which an advance through a part of the core is given up. Later ones get 1, 1, 2, 1, 1, 2, 4, … times as many (Luby, Sinclair
@@ -352,7 +352,7 @@ mod tests {
     use std::cell::Cell;
 
     use super::*;
-    use crate::advance::core::tests::with_field;
+    use crate::advance::core_parts::tests::with_field;
 
     /// A new series below a height, and what limits it.
     fn series(field: &Field<'_>, percent: u64) -> (Series, Aim) {
