@@ -30,6 +30,9 @@ const STAY_EARLY: f64 = 0.9;
 /// The share of attempts that change the stack, where a front is near the peak.
 const RESTACKED: f64 = 0.5;
 
+/// An offset above every ceiling, from which an item can still end.
+const NOWHERE: u64 = u64::MAX / 2;
+
 /// Offsets, in ascending order.
 type Stacked = Vec<(u32, u64)>;
 
@@ -212,10 +215,13 @@ impl Advance {
         usize::from(distances[1] < distances[0])
     }
 
-    /// The items without a place.
-    pub(super) fn unplaced<'a>(&'a self, field: &Field<'a>) -> impl Iterator<Item = u32> + use<'a> {
-        let sides = &field.split.sides;
-        (0..2).flat_map(move |side| sides[side][self.placed[side]..].iter().copied())
+    /// Moves the items without a place above every ceiling, except for those that have offsets already.
+    pub(super) fn forget_unplaced(&mut self, field: &Field<'_>, has_offset: impl Fn(u32) -> bool) {
+        for (items, &placed) in field.split.sides.iter().zip(&self.placed) {
+            for &i in items[placed..].iter().filter(|&&i| !has_offset(i)) {
+                self.offsets[i as usize] = NOWHERE;
+            }
+        }
     }
 
     /// Whether everything has a place.

@@ -123,12 +123,11 @@ struct Aim {
     height: u64,
 }
 
-/// What the series has done when it stops for a while.
-#[derive(PartialEq)]
+/// How far a series is below its ceiling.
 enum Progress {
-    Placed,
+    /// Everything has a place.
+    Done,
     GivenUp,
-    /// The work is done, and not everything has a place.
     Underway,
 }
 
@@ -145,15 +144,13 @@ impl Series {
             self.begin(aim);
         }
         while !meter.is_done() {
-            let progress = if self.around.is_some() {
-                self.go_on_around(field, random, meter)?
-            } else {
-                self.go_on_core(random, meter)?
+            let progress = match self.around.take() {
+                Some(around) => self.go_on_around(around, field, random, meter)?,
+                None => self.go_on_core(field, random, meter)?,
             };
             match progress {
+                Progress::Done => return Some(()),
                 Progress::GivenUp => self.begin(aim),
-                Progress::Placed if self.around.is_some() => return Some(()),
-                Progress::Placed => self.around = self.laid_around(field, random),
                 Progress::Underway => {}
             }
         }
@@ -171,7 +168,7 @@ impl Series {
     }
 
     /// Places the parts of the core, one after the other.
-    fn go_on_core(&mut self, random: &mut Random, meter: &Meter<'_>) -> Option<Progress> {
+    fn go_on_core(&mut self, whole: &Field<'_>, random: &mut Random, meter: &Meter<'_>) -> Option<Progress> {
         let patience = PATIENCE * luby(self.begun);
         for (part, running) in self.core.parts.iter().zip(&mut self.parts) {
             let field = part.field();
@@ -194,63 +191,56 @@ impl Series {
                 }
             }
         }
-        Some(Progress::Placed)
+        self.around = Some(self.laid_around(whole, random));
+        Some(Progress::Underway)
     }
 
     /// The core with the offsets of its parts, and around it what had a place before and is not in its way.
-    fn laid_around(&mut self, field: &Field<'_>, random: &mut Random) -> Option<Advance> {
-        let new = |random: &mut Random| {
-            let way = field.split.draw_side(field.instance, random);
-            Advance::nothing(field, way, self.ceiling)
-        };
-        let before = self.before.take().unwrap_or_else(|| new(random));
+    fn laid_around(&mut self, whole: &Field<'_>, random: &mut Random) -> Advance {
+        let before = self.before.take().unwrap_or_else(|| {
+            let way = whole.split.draw_side(whole.instance, random);
+            Advance::nothing(whole, way, self.ceiling)
+        });
         let parts = self.core.parts.iter().zip(&self.parts);
         let offsets =
             parts.filter_map(|(part, advance)| Some(part.items.iter().zip(&advance.as_ref()?.offsets)));
         let changed = |&(i, offset): &(u32, u64)| before.offsets[i as usize] != offset;
         let changed: Vec<(u32, u64)> =
             offsets.flatten().map(|(&i, &offset)| (i, offset)).filter(changed).collect();
-        Some(before.around(field, &changed))
+        before.around(whole, &changed)
     }
 
     /// Places everything else around the core; makes the core larger where that fails.
     fn go_on_around(
         &mut self,
+        mut around: Advance,
         whole: &Field<'_>,
         random: &mut Random,
         meter: &Meter<'_>,
     ) -> Option<Progress> {
         let core = Arc::clone(&self.core);
         let field = core.around(whole);
-        let Some(around) = &mut self.around else { return Some(Progress::Underway) };
         around.go_on(&field, PATIENCE_AROUND, random, meter)?;
-        if around.is_done(&field) {
-            return Some(Progress::Placed);
-        }
-        let Some(failed) = around.failed(&field).filter(|_| around.failures >= PATIENCE_AROUND) else {
-            return Some(Progress::Underway);
+        let is_stuck = around.failures >= PATIENCE_AROUND;
+        let Some(failed) = around.failed(&field).filter(|_| is_stuck) else {
+            let is_done = around.is_done(&field);
+            self.around = Some(around);
+            return Some(if is_done { Progress::Done } else { Progress::Underway });
         };
         if self.growths == MOST_GROWTHS {
             return Some(Progress::GivenUp);
         }
         self.growths += 1;
+        around.forget_unplaced(&field, |i| core.contains(i));
         self.core = Arc::new(core.with(whole, failed)?);
-        self.before = self.around.take();
-        self.parts = self.before.as_ref().map_or_else(Vec::new, |before| {
-            // What has no place ends above every ceiling.
-            let mut offsets = before.offsets.clone();
-            before
-                .unplaced(&field)
-                .filter(|&i| !core.contains(i))
-                .for_each(|i| offsets[i as usize] = NOWHERE);
-            let resume = |part: &Part| {
-                let (field, items) = (part.field(), part.items.iter());
-                let offsets = items.map(|&i| offsets[i as usize]).collect();
-                let way = field.split.draw_side(field.instance, random);
-                Advance::resume(&field, offsets, way, self.ceiling)
-            };
-            self.core.parts.iter().map(resume).collect()
-        });
+        let resume = |part: &Part| {
+            let field = part.field();
+            let offsets = part.items.iter().map(|&i| around.offsets[i as usize]).collect();
+            let way = field.split.draw_side(field.instance, random);
+            Advance::resume(&field, offsets, way, self.ceiling)
+        };
+        self.parts = self.core.parts.iter().map(resume).collect();
+        self.before = Some(around);
         Some(Progress::Underway)
     }
 
@@ -260,9 +250,6 @@ impl Series {
         Some(&done.offsets)
     }
 }
-
-/// An offset above every ceiling, from which an item can still end.
-const NOWHERE: u64 = u64::MAX / 2;
 
 /// A new advance through a part of the core. `None` if its stack ends above the ceiling.
 fn begin_part(part: &Part, ceiling: u64, random: &mut Random, meter: &Meter<'_>) -> Option<Advance> {
@@ -364,9 +351,9 @@ mod tests {
     #[test]
     fn a_series_places_the_core_and_everything_else_around_it() {
         let (mut placed, mut grown) = (0, 0);
-        for seed in 0..100 {
+        for seed in 0..300 {
             with_field(seed, |problem, field, random| {
-                let (mut series, aim) = series(field, 115);
+                let (mut series, aim) = series(field, [101, 105, 115][seed as usize % 3]);
                 for _ in 0..40 {
                     let meter = Meter::new(1_000, &|| false);
                     series.go_on(field, &aim, random, &meter).expect("it is not to stop");
@@ -387,7 +374,7 @@ mod tests {
                 }
             });
         }
-        assert!(placed > 50 && grown > 10, "{placed} {grown}");
+        assert!(placed > 150 && grown > 30, "{placed} {grown}");
     }
 
     #[test]
