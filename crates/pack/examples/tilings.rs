@@ -227,6 +227,9 @@ fn overlap(problem: &Problem, seed: u64, (seconds, threads): (u64, usize)) {
     let peak = problem.peak_live();
     let above = |height: u64| 100.0 * (Bytes(height).ratio(peak) - 1.0);
     let used = observer.used();
+    if let Some(placement) = &outcome.best {
+        elbowroom_pack::validate(problem, placement).expect("the placement is legal");
+    }
     let heights = observer.heights.into_inner().expect("no other user has panicked");
     let heights: Vec<String> =
         heights.iter().map(|&(at, height)| format!("{:+.3} % {at:.1} s", above(height))).collect();
