@@ -39,6 +39,11 @@ impl OverlapIndex {
         Self { items, started_before, latest_end }
     }
 
+    /// All items in order of their first section; those of the same section in order of their numbers.
+    pub(crate) fn in_time(&self) -> &[u32] {
+        &self.items
+    }
+
     /// The number of items that start before a section.
     pub(crate) fn started_before(&self, section: u32) -> usize {
         self.started_before[section as usize] as usize

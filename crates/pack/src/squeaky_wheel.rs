@@ -148,14 +148,15 @@ fn by_live_step(instance: &Instance) -> Vec<u32> {
 impl SqueakyWheel {
     /// Starts from a placement made by best-fit with the longest lifetimes first.
     pub(crate) fn new(instance: &Instance, goal: u64, offsets: &[u64]) -> Self {
+        let overlaps = OverlapIndex::new(instance);
         let mut wheel = Self {
-            overlaps: OverlapIndex::new(instance),
             order: Vec::new(),
             construction: Construction::BestFit,
             offsets: Vec::new(),
             above: Vec::new(),
             cost: f64::INFINITY,
-            advances: if instance.len() > MOST_ITEMS { Advances::new(instance) } else { None },
+            advances: if instance.len() > MOST_ITEMS { Advances::new(instance, &overlaps) } else { None },
+            overlaps,
             changed: Vec::new(),
         };
         wheel.accept_full(

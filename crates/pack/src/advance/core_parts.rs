@@ -8,7 +8,7 @@
 use std::sync::Arc;
 
 use crate::instance::{Instance, Span};
-use crate::order_keys::{order_by, peak_live};
+use crate::order_keys::peak_live;
 use crate::overlap::OverlapIndex;
 use crate::sweep::Split;
 
@@ -52,7 +52,8 @@ impl Part {
 
 impl Core {
     /// The core of an instance. `None` if an item is fixed or has gaps.
-    pub(super) fn new(instance: &Instance, split: &Split) -> Option<Self> {
+    pub(super) fn new(field: &Field<'_>) -> Option<Self> {
+        let instance = field.instance;
         let peaks = Arc::new(peak_live(instance));
         let most = peaks.iter().copied().max()?;
         let is_core = |i: usize| most - peaks[i] <= most / NEARLY_FULL + instance.items[i].size;
@@ -61,17 +62,17 @@ impl Core {
         if count as f64 > MOSTLY * instance.len() as f64 {
             contains.fill(true);
         }
-        Self::cut(instance, split, contains, peaks)
+        Self::cut(field, contains, peaks)
     }
 
     /// Cuts the core at every boundary that none of its items crosses.
-    fn cut(instance: &Instance, split: &Split, contains: Vec<bool>, peaks: Arc<Vec<u64>>) -> Option<Self> {
+    fn cut(field: &Field<'_>, contains: Vec<bool>, peaks: Arc<Vec<u64>>) -> Option<Self> {
+        let Field { instance, split, overlaps, .. } = *field;
         let is_core = |&i: &u32| contains[i as usize];
         let hull = |i: u32| instance.items[i as usize].hull;
         let mut parts = Vec::new();
         let (mut items, mut window) = (Vec::new(), Span { lo: 0, hi: 0 });
-        let in_time = order_by(instance, |i| instance.items[i].hull.lo);
-        for i in in_time.into_iter().filter(is_core) {
+        for i in overlaps.in_time().iter().copied().filter(is_core) {
             if hull(i).lo >= window.hi && !items.is_empty() {
                 parts.push(Part::new(instance, std::mem::take(&mut items), window)?);
             }
@@ -92,7 +93,7 @@ impl Core {
         field.overlaps.each_in(field.instance.items[item as usize].hull, |i| {
             contains[i as usize] |= self.peaks[i as usize] >= self.peaks[item as usize];
         });
-        Self::cut(field.instance, field.split, contains, Arc::clone(&self.peaks))
+        Self::cut(field, contains, Arc::clone(&self.peaks))
     }
 
     /// Whether an item is core.
@@ -163,7 +164,7 @@ pub(super) mod tests {
         let mut divided = 0;
         for seed in 0..50 {
             with_field(seed, |_, field, _| {
-                let core = Core::new(field.instance, field.split).expect("no block is fixed");
+                let core = Core::new(field).expect("no block is fixed");
                 let items = checked_items(&core, field.instance);
                 assert!(field.split.stack.iter().all(|&i| core.contains(i)), "seed {seed}");
                 assert!(items.len() < field.instance.len(), "seed {seed}");
@@ -177,7 +178,7 @@ pub(super) mod tests {
     fn a_larger_core_contains_the_item_and_what_is_alive_with_it_where_memory_is_as_full() {
         for seed in 0..50 {
             with_field(seed, |_, field, random| {
-                let core = Core::new(field.instance, field.split).expect("no block is fixed");
+                let core = Core::new(field).expect("no block is fixed");
                 let item = random.below(field.instance.len()) as u32;
                 let larger = core.with(field, item).expect("no block is fixed");
                 checked_items(&larger, field.instance);

@@ -167,11 +167,12 @@ impl Advance {
 
     /// The stack alone, in an order. `None` if it ends above the ceiling.
     pub(super) fn begin(field: &Field<'_>, order: &[u32], way: SideWay, ceiling: u64) -> Option<Self> {
-        let mut offsets = vec![0; field.instance.len()];
-        for (i, offset) in field.pile(order, ceiling)? {
-            offsets[i as usize] = offset;
+        let pile = field.pile(order, ceiling)?;
+        let mut advance = Self::nothing(field, way, ceiling);
+        for (i, offset) in pile {
+            advance.offsets[i as usize] = offset;
         }
-        Some(Self { ceiling, offsets, placed: [0; 2], ways: [way.clone(), way], failures: 0 })
+        Some(advance)
     }
 
     /// Nothing placed but what has its offset already.
@@ -532,7 +533,7 @@ mod tests {
         with_advance(1, 100, |advance, field, random| {
             let stopped = Meter::new(u64::MAX, &|| true);
             assert!(advance.clone().go_on(field, 100, random, &stopped).is_none());
-            // Whoever is asked may answer yes only once.
+            // `stop` may say yes only once: the meter remembers it.
             let asked = Cell::new(0);
             let once = || {
                 asked.set(asked.get() + 1);

@@ -268,9 +268,9 @@ fn begin_part(part: &Part, ceiling: u64, random: &mut Random, meter: &Meter<'_>)
 
 impl Advances {
     /// `None` if an item is fixed or has gaps.
-    pub(crate) fn new(instance: &Instance) -> Option<Self> {
+    pub(crate) fn new(instance: &Instance, overlaps: &OverlapIndex) -> Option<Self> {
         let split = Split::new(instance)?;
-        let core = Arc::new(Core::new(instance, &split)?);
+        let core = Arc::new(Core::new(&Field { instance, split: &split, overlaps, given: None })?);
         Some(Self { split, cost: f64::INFINITY, series: [0, 1].map(|_| Series::new(&core)) })
     }
 
@@ -343,7 +343,7 @@ mod tests {
 
     /// A new series below a height, and what limits it.
     fn series(field: &Field<'_>, percent: u64) -> (Series, Aim) {
-        let core = Arc::new(Core::new(field.instance, field.split).expect("no block is fixed or has gaps"));
+        let core = Arc::new(Core::new(field).expect("no block is fixed or has gaps"));
         let goal = field.instance.bound;
         (Series::new(&core), Aim { which: 0, goal, height: goal * percent / 100 })
     }
