@@ -277,9 +277,11 @@ fn convolutions_by_other_algorithms() {
         conv(3, [5, 4], [6, 5], Window::square(3, 1, 2)),
         conv(2, [5, 4], [3, 70], window([3, 3], [1, 1], [0, 2])),
         conv(4, [40, 24], [2, 2], Window::square(3, 1, 1)),
-        // Several parts of lines of tiles, the last one smaller.
+        // Several parts of tiles, the last one smaller; weights that are not all kept.
         conv(1, [300, 200], [18, 17], Window::square(3, 1, 1)),
-        // The last part needs more scratch for each product than the others.
+        // Weights that are all kept, and patches of one part.
+        conv(2, [270, 30], [12, 10], Window::square(3, 1, 1)),
+        // Parts for several tasks.
         conv(3, [20, 24], [70, 58], Window::square(3, 1, 1)),
         conv(9, [3, 2], [1, 1], Window::square(3, 1, 1)),
         conv(2, [61, 130], [8, 8], Window::square(3, 2, 1)),

@@ -25,6 +25,7 @@ pub trait Number: Element + Default {
     fn floats(numbers: &[Self]) -> Option<&[f32]>;
 
     /// The numbers, if they are bf16.
+    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "asked by its kernels"))]
     fn narrow(numbers: &[Self]) -> Option<&[Bf16]>;
 
     /// Four neighbours.

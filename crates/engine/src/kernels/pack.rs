@@ -244,15 +244,25 @@ pub fn transpose_group<T: Number>(lines: &[&[T]; GROUP], depth: usize, out: &mut
         return;
     }
     assert!(lines.iter().all(|line| line.len() >= depth) && out.len() >= (depth - 1) * width + GROUP);
+    // SAFETY: the assertion above.
+    unsafe { transpose_lines(lines.map(<[T]>::as_ptr), depth, out.as_mut_ptr(), width) };
+}
+
+/// [`transpose_group`] to memory that others may use between the rows.
+///
+/// # Safety
+/// Every line has `depth` numbers; `depth` rows of [`GROUP`] floats, `width` apart, can be written at `to`.
+pub unsafe fn transpose_lines<T: Number>(lines: [*const T; GROUP], depth: usize, to: *mut f32, width: usize) {
     #[cfg(target_arch = "x86_64")]
     if Isa::detect() >= Isa::Avx2 {
-        // SAFETY: the assertion above; AVX2 is there.
-        unsafe { transpose_blocks(lines.map(<[T]>::as_ptr), depth, out.as_mut_ptr(), width) };
+        // SAFETY: the caller's promise; AVX2 is there.
+        unsafe { transpose_blocks(lines, depth, to, width) };
         return;
     }
     for k in 0..depth {
         for (i, line) in lines.iter().enumerate() {
-            out[k * width + i] = line[k].float();
+            // SAFETY: the caller's promise.
+            unsafe { *to.add(k * width + i) = (*line.add(k)).float() };
         }
     }
 }
@@ -285,10 +295,10 @@ pub fn transpose8(rows: [std::arch::x86_64::__m256; 8]) -> [std::arch::x86_64::_
     ]
 }
 
-/// [`transpose_group`] by blocks of eight lines and four columns in registers.
+/// [`transpose_lines`] by blocks of eight lines and four columns in registers.
 ///
 /// # Safety
-/// Every line has `depth` numbers; `depth` rows of eight floats, `width` apart, can be written at `to`.
+/// As [`transpose_lines`].
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2")]
 unsafe fn transpose_blocks<T: Number>(lines: [*const T; GROUP], depth: usize, to: *mut f32, width: usize) {

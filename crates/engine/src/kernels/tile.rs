@@ -24,6 +24,57 @@ pub enum Merge {
     Continue,
 }
 
+/// Where the elements of a panel of A lie: those that are multiplied with one row of B have equal distances.
+pub trait Columns: Copy {
+    /// The address of the first element of column `k` of a panel of `R` rows.
+    ///
+    /// # Safety
+    /// There is such a column.
+    unsafe fn column<const R: usize>(self, k: usize) -> *const f32;
+
+    /// The distance between neighbours of a column.
+    fn step(self) -> usize;
+}
+
+/// A packed panel.
+impl Columns for *const f32 {
+    #[inline(always)]
+    unsafe fn column<const R: usize>(self, k: usize) -> *const f32 {
+        // SAFETY: the caller's promise.
+        unsafe { self.add(k * R) }
+    }
+
+    #[inline(always)]
+    fn step(self) -> usize {
+        1
+    }
+}
+
+/// Blocks of [`BLOCK_DEPTH`] columns, which have as many floats for each row.
+#[derive(Clone, Copy)]
+pub struct BlockedColumns {
+    /// The first block.
+    pub start: *const f32,
+    /// The distance between blocks.
+    pub step: usize,
+}
+
+/// Columns of a block.
+pub const BLOCK_DEPTH: usize = 16;
+
+impl Columns for BlockedColumns {
+    #[inline(always)]
+    unsafe fn column<const R: usize>(self, k: usize) -> *const f32 {
+        // SAFETY: the caller's promise.
+        unsafe { self.start.add(k / BLOCK_DEPTH * self.step + k % BLOCK_DEPTH) }
+    }
+
+    #[inline(always)]
+    fn step(self) -> usize {
+        BLOCK_DEPTH
+    }
+}
+
 /// Where the rows of a panel of B lie.
 pub trait Rows: Copy {
     /// The address of row `k`.
@@ -133,7 +184,7 @@ impl Rows for ListedRows {
 /// # Safety
 /// `a` holds `k · R` floats, `b` has `k` rows of `columns`, and `R` rows of `columns` floats can be written at `c` (and read, unless they are
 /// only written).
-pub type TileFn<B> = unsafe fn(usize, *const f32, B, (*mut f32, usize), Merge);
+pub type TileFn<B, A = *const f32> = unsafe fn(usize, A, B, (*mut f32, usize), Merge);
 
 /// The most rows of any processor's tile.
 pub const MAX_ROWS: usize = 32;
@@ -152,6 +203,10 @@ pub struct Tiles {
     pub by_rows: &'static [TileFn<EvenRows>],
     /// The same, where the rows of B lie anywhere.
     pub by_listed_rows: &'static [TileFn<ListedRows>],
+    /// Rows of tiles whose A lies in blocks, a power of two.
+    pub block_rows: usize,
+    /// The tile of so many rows, for floats.
+    pub by_blocks: TileFn<EvenRows, BlockedColumns>,
 }
 
 /// The tiles of one row to `$r` rows.
@@ -268,6 +323,8 @@ static BASELINE: Tiles = Tiles {
     by_matrix_unit: false,
     by_rows: tiles_of!(6, plain, EvenRows),
     by_listed_rows: tiles_of!(6, plain, ListedRows),
+    block_rows: 4,
+    by_blocks: plain::<4, EvenRows>,
 };
 
 /// # Safety
@@ -275,7 +332,7 @@ static BASELINE: Tiles = Tiles {
 #[cfg(not(target_arch = "aarch64"))]
 unsafe fn plain<const R: usize, B: Rows>(
     k: usize,
-    a: *const f32,
+    a: impl Columns,
     b: B,
     (c, stride): (*mut f32, usize),
     merge: Merge,
@@ -289,10 +346,12 @@ unsafe fn plain<const R: usize, B: Rows>(
     }
     for at in 0..k {
         // SAFETY: the caller gives `k` rows of each panel.
-        let (a, b) = unsafe { (&*a.add(at * R).cast::<[f32; R]>(), &*b.row(at).cast::<[f32; 16]>()) };
-        for r in 0..R {
-            for j in 0..16 {
-                sums[r][j] = a[r].mul_add(b[j], sums[r][j]);
+        let (a, step, b) = unsafe { (a.column::<R>(at), a.step(), &*b.row(at).cast::<[f32; 16]>()) };
+        for (r, sums) in sums.iter_mut().enumerate() {
+            // SAFETY: as above.
+            let x = unsafe { *a.add(r * step) };
+            for (sum, b) in sums.iter_mut().zip(b) {
+                *sum = x.mul_add(*b, *sum);
             }
         }
     }
@@ -313,14 +372,13 @@ macro_rules! vector_tile {
         #[target_feature(enable = $features)]
         unsafe fn $name<const R: usize, B: Rows>(
             k: usize,
-            a: *const f32,
+            a: impl Columns,
             b: B,
             (c, stride): (*mut f32, usize),
             merge: Merge,
         ) {
             use std::arch::$arch::*;
             let mut sums = [[$zero; $vectors]; R];
-            let mut a = a;
             // The tile of C arrives while the sums run; its rows are too far apart for the processor to foresee. Hints touch nothing.
             #[cfg(target_arch = "x86_64")]
             for r in 0..R {
@@ -345,13 +403,13 @@ macro_rules! vector_tile {
                     for v in 0..$vectors {
                         row[v] = $load(b.add(v * $lanes));
                     }
+                    let (a, step) = (a.column::<R>(at), a.step());
                     for r in 0..R {
-                        let x = $set(*a.add(r));
+                        let x = $set(*a.add(r * step));
                         for v in 0..$vectors {
                             sums[r][v] = $fma(x, row[v], sums[r][v]);
                         }
                     }
-                    a = a.add(R);
                 }
             }
             for r in 0..R {
@@ -439,6 +497,8 @@ static BASELINE: Tiles = Tiles {
     by_matrix_unit: false,
     by_rows: tiles_of!(6, neon, EvenRows),
     by_listed_rows: tiles_of!(6, neon, ListedRows),
+    block_rows: 4,
+    by_blocks: neon::<4, EvenRows>,
 };
 
 /// 24 of 32 registers hold sums, two hold a row of B, and A is broadcast from memory.
@@ -449,6 +509,8 @@ static AVX512: Tiles = Tiles {
     by_matrix_unit: false,
     by_rows: tiles_of!(12, avx512, EvenRows),
     by_listed_rows: tiles_of!(12, avx512, ListedRows),
+    block_rows: 8,
+    by_blocks: avx512::<8, EvenRows>,
 };
 
 /// As [`AVX512`], on pairs.
@@ -459,6 +521,8 @@ static AVX512_BF16: Tiles = Tiles {
     by_matrix_unit: false,
     by_rows: tiles_of!(12, avx512_bf16, EvenRows),
     by_listed_rows: tiles_of!(12, avx512_bf16, ListedRows),
+    block_rows: 8,
+    by_blocks: avx512::<8, EvenRows>,
 };
 
 /// As [`AVX512_BF16`], by the matrix unit.
@@ -469,6 +533,8 @@ static AMX_BF16: Tiles = Tiles {
     by_matrix_unit: true,
     by_rows: tiles_of!(32, matrix_unit::tile, EvenRows),
     by_listed_rows: tiles_of!(32, matrix_unit::tile, ListedRows),
+    block_rows: 8,
+    by_blocks: avx512::<8, EvenRows>,
 };
 
 /// 12 of 16 registers hold sums.
@@ -479,6 +545,8 @@ static AVX2: Tiles = Tiles {
     by_matrix_unit: false,
     by_rows: tiles_of!(6, avx2, EvenRows),
     by_listed_rows: tiles_of!(6, avx2, ListedRows),
+    block_rows: 4,
+    by_blocks: avx2::<4, EvenRows>,
 };
 
 #[cfg(test)]
@@ -499,6 +567,7 @@ mod tests {
             // Listed rows come in another order.
             let place = |at: usize| (at * 5) % k;
             let offsets: Vec<u32> = (0..k).map(|at| (place(at) * tiles.columns) as u32).collect();
+            blocks_give_the_bits_of_packed_panels(tiles, k, &a, &b);
             for rows in 1..=tiles.by_rows.len() {
                 let cases =
                     [Merge::Write, Merge::Add, Merge::Continue].map(|merge| [(merge, false), (merge, true)]);
@@ -536,6 +605,31 @@ mod tests {
                 }
             }
         }
+    }
+
+    /// A panel of A in blocks, of which the last one is filled in part, against the same panel packed.
+    fn blocks_give_the_bits_of_packed_panels(tiles: &Tiles, k: usize, a: &[f32], b: &[f32]) {
+        let rows = tiles.block_rows;
+        assert!(rows.is_power_of_two() && rows <= tiles.by_rows.len());
+        // A few floats between blocks.
+        let step = rows * BLOCK_DEPTH + 3;
+        let mut blocks = vec![f32::NAN; k.div_ceil(BLOCK_DEPTH) * step];
+        for (at, column) in a.chunks_exact(rows).take(k).enumerate() {
+            for (row, &x) in column.iter().enumerate() {
+                blocks[at / BLOCK_DEPTH * step + row * BLOCK_DEPTH + at % BLOCK_DEPTH] = x;
+            }
+        }
+        let mut c = [vec![0.5f32; rows * tiles.columns], vec![0.5f32; rows * tiles.columns]];
+        let [packed, blocked] = c.each_mut().map(|c| (c.as_mut_ptr(), tiles.columns));
+        let b = EvenRows::new(b.as_ptr(), tiles.columns);
+        let columns = BlockedColumns { start: blocks.as_ptr(), step };
+        // SAFETY: the panels and the tiles have the required sizes.
+        unsafe {
+            tiles.by_rows[rows - 1](k, a.as_ptr(), b, packed, Merge::Add);
+            (tiles.by_blocks)(k, columns, b, blocked, Merge::Add);
+        }
+        assert_eq!(c[0], c[1]);
+        assert!(c[0].iter().all(|x| x.is_finite()));
     }
 
     /// What pairs differ in from single multiply-adds, where a processor has instructions for them: numbers below the least normal one.

@@ -1,117 +1,100 @@
-//! Tiles of images: how many are processed together, in which segments they are transformed, and where their matrices lie.
+//! Tiles of images: the parts that they make, and where their matrices lie.
 
 use std::ops::Range;
 
 use super::super::parallel::Shared;
-use super::super::product::Extents;
+use super::super::tile::MAX_COLUMNS;
 
 /// Elements of a patch.
 pub const PATCH_ELEMENTS: usize = 16;
-/// Tiles that are transformed together, whole vectors of them, even where lines are short.
-pub const SEGMENT: usize = 48;
-/// Upper bound of the floats of patches and products together, so that they stay in the third-level cache.
-const TOGETHER: usize = 1 << 21;
-/// Lower bound of the tiles processed together: with fewer, packing the weights takes as long as multiplying by them.
-const FEWEST: usize = 256;
-/// Floats of a line of a cache.
-const LINE: usize = 16;
+/// Channels of a panel, as many as a tile of the matrix product has columns at most. So many tiles are transformed together, too.
+pub const PANEL: usize = MAX_COLUMNS;
+/// Tiles of a part. A sum over all tiles is one over parts, in order, of one chain each.
+pub const PART: usize = 2 * PANEL;
+/// Floats between the matrices of two elements, more than they need: the same position of all sixteen is written at the same time, and would
+/// otherwise fall into the same cache set.
+const APART: usize = 48;
 
-/// One matrix for each patch element, of `rows` rows of `width` floats.
+/// One matrix for each patch element, of `len` floats.
 #[derive(Clone, Copy)]
-pub struct TransformedTiles {
+pub struct Matrices {
     start: Shared<f32>,
-    rows: usize,
-    width: usize,
+    step: usize,
 }
 
-impl TransformedTiles {
-    /// Floats that the matrices take.
-    pub const fn len(rows: usize, width: usize) -> usize {
-        PATCH_ELEMENTS * Self::step(rows, width)
+impl Matrices {
+    /// Floats that matrices of `len` floats take.
+    pub const fn floats(len: usize) -> usize {
+        PATCH_ELEMENTS * (len + APART)
     }
 
-    /// The distance between matrices: a few cache lines more than their size, because the same position of all matrices is written at the
-    /// same time, and would otherwise fall into the same cache set.
-    const fn step(rows: usize, width: usize) -> usize {
-        rows * width + 3 * LINE
+    /// Matrices that begin here.
+    pub const fn new(start: Shared<f32>, len: usize) -> Self {
+        Self { start, step: len + APART }
     }
 
-    /// Matrices in this memory.
-    pub fn new(memory: &mut [f32], rows: usize, width: usize) -> Self {
-        assert!(memory.len() >= Self::len(rows, width), "scratch as large as declared");
-        Self { start: Shared::new(memory.as_mut_ptr()), rows, width }
-    }
-
-    /// Where a row begins.
+    /// A place in the matrix of an element.
     ///
     /// # Safety
-    /// There are such a matrix and row.
+    /// There is such a place.
     #[inline(always)]
-    pub unsafe fn row(self, element: usize, row: usize) -> *mut f32 {
+    pub unsafe fn at(self, element: usize, place: usize) -> *mut f32 {
         // SAFETY: the caller's promise.
-        unsafe { self.start.add(element * Self::step(self.rows, self.width) + row * self.width) }
-    }
-
-    /// A whole matrix.
-    ///
-    /// # Safety
-    /// There is such a matrix, and nothing writes it meanwhile.
-    pub unsafe fn matrix<'a>(self, element: usize) -> &'a [f32] {
-        // SAFETY: the caller's promise.
-        unsafe { self.start.view(element * Self::step(self.rows, self.width), self.rows * self.width) }
-    }
-
-    /// Floats of a row.
-    pub fn width(self) -> usize {
-        self.width
+        unsafe { self.start.add(element * self.step + place) }
     }
 }
 
-/// Tiles of all images, and how many lines of them are taken together.
+/// The tiles of all images, line after line.
 #[derive(Clone, Copy)]
 pub struct Tiling {
     /// Lines of tiles in an image, and tiles on a line.
-    pub tiles: [usize; 2],
-    /// Lines of tiles of all images.
-    pub lines: usize,
-    /// Lines taken together.
-    pub together: usize,
+    tiles: [usize; 2],
+    /// Tiles of all images.
+    count: usize,
 }
 
 impl Tiling {
-    /// A tiling of results at these positions, with `channels` channels on both sides together.
-    pub fn new(batch: usize, positions: [usize; 2], channels: usize) -> Self {
+    /// A tiling of results at these positions.
+    pub fn new(batch: usize, positions: [usize; 2]) -> Self {
         let tiles = positions.map(|len| len.div_ceil(2));
-        let lines = batch * tiles[0];
-        let wanted = (TOGETHER / (PATCH_ELEMENTS * channels.max(1))).max(FEWEST);
-        let together = (wanted / tiles[1].max(1)).clamp(1, lines.max(1));
-        // Equal parts.
-        let together = lines.div_ceil(lines.div_ceil(together).max(1)).max(1);
-        Self { tiles, lines, together }
+        Self { tiles, count: batch * tiles[0] * tiles[1] }
     }
 
-    /// The distance between rows of a matrix: an odd number of cache lines, so that rows fall into different cache sets.
-    pub fn width(&self) -> usize {
-        ((self.together * self.tiles[1]).div_ceil(LINE) | 1) * LINE
+    /// Number of parts.
+    pub const fn parts(&self) -> usize {
+        self.count.div_ceil(PART)
     }
 
-    /// Scratch for the product of one patch element over any of the parts.
-    pub fn scratch(&self, element: impl Fn(usize) -> Extents) -> usize {
-        // The last part may be smaller, and its product be cut otherwise.
-        let last = (self.lines + self.together - 1) % self.together + 1;
-        let needed = [self.together, last].map(|lines| element(lines * self.tiles[1]).scratch_alone());
-        needed[0].max(needed[1])
+    /// The tiles of a part: [`PART`], of the last one maybe fewer.
+    pub fn part(&self, part: usize) -> Range<usize> {
+        part * PART..self.count.min((part + 1) * PART)
     }
 
-    /// Lines that are taken together, one part after the other.
-    pub fn parts(self) -> impl Iterator<Item = Range<usize>> {
-        (0..self.lines)
-            .step_by(self.together)
-            .map(move |start| start..(start + self.together).min(self.lines))
+    /// The tiles of a part, `len` at a time, and how many of the part are before them.
+    pub fn panels(&self, part: usize, len: usize) -> impl Iterator<Item = (usize, Range<usize>)> {
+        let all = self.part(part);
+        let first = all.start;
+        pieces(all, len).map(move |tiles| (tiles.start - first, tiles))
+    }
+
+    /// The runs of some tiles, at most those of a panel.
+    pub fn runs(self, tiles: Range<usize>) -> Runs {
+        let [down, across] = self.tiles;
+        let mut runs = Runs { found: [TileRun::default(); PANEL], count: 0 };
+        let mut next = tiles.start;
+        while next < tiles.end {
+            let (line, first) = (next / across, next % across);
+            let count = (across - first).min(tiles.end - next);
+            let at = next - tiles.start;
+            runs.found[runs.count] = TileRun { image: line / down, line: line % down, first, count, at };
+            runs.count += 1;
+            next += count;
+        }
+        runs
     }
 }
 
-/// Tiles side by side on one line, in a segment.
+/// Tiles side by side on one line, among some tiles.
 #[derive(Clone, Copy, Default)]
 pub struct TileRun {
     /// The image.
@@ -122,50 +105,27 @@ pub struct TileRun {
     pub first: usize,
     /// How many.
     pub count: usize,
-    /// Where the first one is in the segment.
-    pub slot: usize,
-    /// The number of the first one among the tiles of all lines walked.
+    /// The number of the first one among these tiles.
     pub at: usize,
 }
 
-/// Iterates over lines of tiles by segments, each of which consists of a few runs.
-pub struct SegmentWalk {
-    tiling: Tiling,
-    /// Slots left empty behind a run: patches overlap, so that one more pair of columns belongs to its last one.
-    gap: usize,
-    next: TileRun,
-    lines_left: usize,
+/// The runs of some tiles.
+pub struct Runs {
+    found: [TileRun; PANEL],
+    count: usize,
 }
 
-impl SegmentWalk {
-    /// Starts at the first of some lines.
-    pub fn new(tiling: Tiling, lines: &Range<usize>, gap: usize) -> Self {
-        let (image, line) = (lines.start / tiling.tiles[0], lines.start % tiling.tiles[0]);
-        Self { tiling, gap, next: TileRun { image, line, ..TileRun::default() }, lines_left: lines.len() }
-    }
+impl std::ops::Deref for Runs {
+    type Target = [TileRun];
 
-    /// The runs of the next segment, or none at the end.
-    pub fn segment<'r>(&mut self, runs: &'r mut [TileRun; SEGMENT]) -> Option<&'r [TileRun]> {
-        let [down, across] = self.tiling.tiles;
-        let (mut slot, mut found) = (0, 0);
-        while slot < SEGMENT && self.lines_left > 0 {
-            let count = (across - self.next.first).min(SEGMENT - slot);
-            runs[found] = TileRun { count, slot, ..self.next };
-            found += 1;
-            slot += count + self.gap;
-            self.next.at += count;
-            self.next.first += count;
-            if self.next.first == across {
-                self.lines_left -= 1;
-                self.next.first = 0;
-                self.next.line += 1;
-                if self.next.line == down {
-                    (self.next.line, self.next.image) = (0, self.next.image + 1);
-                }
-            }
-        }
-        (found > 0).then(|| &runs[..found])
+    fn deref(&self) -> &[TileRun] {
+        &self.found[..self.count]
     }
+}
+
+/// Some of a range at a time.
+pub fn pieces(range: Range<usize>, len: usize) -> impl Iterator<Item = Range<usize>> {
+    range.clone().step_by(len).map(move |start| start..range.end.min(start + len))
 }
 
 /// Copies a few floats, in pieces of lengths that the compiler knows, because a call would take longer than the copy.

@@ -1,14 +1,25 @@
 //! The transforms around the products: `Bᵀ·d·B` of patches, `A·dy·Aᵀ` of tiles, `Aᵀ·m·A` of products, `G·g·Gᵀ` of weights and `Gᵀ·s·G` of
-//! their sums. Loops run over whole segments or blocks of a length that the compiler knows.
-
-use std::ops::Range;
+//! their sums. Vectors run over channels, so that tiles need not be neighbours; pixels are transposed for that, of which a tile has a quarter of
+//! what its transform has.
 
 use super::super::isa::vectorized;
+use super::super::pack::{GROUP, transpose, transpose_lines};
 use super::super::parallel::Shared;
-use super::tiles::{PATCH_ELEMENTS, SEGMENT, SegmentWalk, TileRun, Tiling, TransformedTiles, copy_few};
+use super::tiles::{Matrices, PANEL, PART, PATCH_ELEMENTS, TileRun, copy_few};
 
-/// Columns of the patches of a segment.
-const SPAN: usize = 2 * SEGMENT + 2;
+/// Channels that are transformed together.
+pub const LANES: usize = 16;
+
+/// One number of each channel.
+type Vector = [f32; LANES];
+
+/// Rows of pixels of the patches, or tiles, of a run: a buffer.
+pub type Pixels<const ROWS: usize> = [[Vector; 2 * PANEL + 2]; ROWS];
+
+/// An empty buffer.
+pub const fn pixels<const ROWS: usize>() -> Pixels<ROWS> {
+    [[[0.0; LANES]; 2 * PANEL + 2]; ROWS]
+}
 
 /// Images, `[batch, channels, size]`, and where position 0 of the results has its patch.
 #[derive(Clone, Copy)]
@@ -23,295 +34,315 @@ pub struct Images<'a> {
     pub start: [isize; 2],
 }
 
-/// Reads `len` columns from `from` on of a row of an image, zeros outside.
-#[inline(always)]
-fn read_row(images: &Images<'_>, plane: usize, row: isize, from: isize, out: &mut [f32]) {
-    let [height, width] = images.size;
-    if row < 0 || row >= height as isize {
-        out.fill(0.0);
-        return;
-    }
-    let data = &images.data[plane + row as usize * width..][..width];
-    let low = (-from).clamp(0, out.len() as isize) as usize;
-    let high = (width as isize - from).clamp(low as isize, out.len() as isize) as usize;
-    // Zeros at the ends are few.
-    out[..low].iter_mut().for_each(|x| *x = 0.0);
-    out[high..].iter_mut().for_each(|x| *x = 0.0);
-    if low < high {
-        let start = (from + low as isize) as usize;
-        let (from, to) = (&data[start..start + high - low], &mut out[low..high]);
-        // SAFETY: both are as long.
-        unsafe { copy_few(from.as_ptr(), to.as_mut_ptr(), to.len()) };
-    }
-}
-
-/// `Bᵀ·d·B` of the patches of one channel on some lines of tiles.
-///
-/// # Safety
-/// `patches` has a row for each channel, and nothing else touches the channel's.
-pub unsafe fn transform(
-    images: Images<'_>,
-    tiling: Tiling,
-    lines: Range<usize>,
-    channel: usize,
-    patches: TransformedTiles,
-) {
-    let mut runs = [TileRun::default(); SEGMENT];
-    let mut walk = SegmentWalk::new(tiling, &lines, 1);
-    let mut d = [[0.0f32; SPAN]; 4];
-    while let Some(runs) = walk.segment(&mut runs) {
-        vectorized(
-            #[inline(always)]
-            || {
-                for run in runs {
-                    let plane = (run.image * images.channels + channel) * images.size[0] * images.size[1];
-                    let from = 2 * run.first as isize + images.start[1];
-                    for (i, row) in d.iter_mut().enumerate() {
-                        let y = (2 * run.line + i) as isize + images.start[0];
-                        read_row(&images, plane, y, from, &mut row[2 * run.slot..][..2 * run.count + 2]);
-                    }
-                }
-                let mut v = [[0.0f32; SPAN]; 4];
-                for x in 0..SPAN {
-                    v[0][x] = d[0][x] - d[2][x];
-                    v[1][x] = d[1][x] + d[2][x];
-                    v[2][x] = d[2][x] - d[1][x];
-                    v[3][x] = d[1][x] - d[3][x];
-                }
-                for (i, v) in v.iter().enumerate() {
-                    let mut rows = [[0.0f32; SEGMENT]; 4];
-                    for x in 0..SEGMENT {
-                        let [a, b, c, d] = [v[2 * x], v[2 * x + 1], v[2 * x + 2], v[2 * x + 3]];
-                        rows[0][x] = a - c;
-                        rows[1][x] = b + c;
-                        rows[2][x] = c - b;
-                        rows[3][x] = b - d;
-                    }
-                    // SAFETY: the caller's promise.
-                    unsafe { put(&rows, runs, patches, 4 * i, channel) };
-                }
-            },
-        );
-    }
-}
-
-/// `A·dy·Aᵀ` of the tiles of one channel on some lines.
-///
-/// # Safety
-/// As [`transform`].
-pub unsafe fn spread(
-    images: Images<'_>,
-    tiling: Tiling,
-    lines: Range<usize>,
-    channel: usize,
-    spread: TransformedTiles,
-) {
-    let mut runs = [TileRun::default(); SEGMENT];
-    let mut walk = SegmentWalk::new(tiling, &lines, 0);
-    let mut d = [[0.0f32; 2 * SEGMENT]; 2];
-    while let Some(runs) = walk.segment(&mut runs) {
-        vectorized(
-            #[inline(always)]
-            || {
-                for run in runs {
-                    let plane = (run.image * images.channels + channel) * images.size[0] * images.size[1];
-                    for (i, row) in d.iter_mut().enumerate() {
-                        let y = (2 * run.line + i) as isize;
-                        let from = 2 * run.first as isize;
-                        read_row(&images, plane, y, from, &mut row[2 * run.slot..][..2 * run.count]);
-                    }
-                }
-                let mut v = [[0.0f32; 2 * SEGMENT]; 4];
-                for x in 0..2 * SEGMENT {
-                    v[0][x] = d[0][x];
-                    v[1][x] = d[0][x] + d[1][x];
-                    v[2][x] = d[0][x] - d[1][x];
-                    v[3][x] = -d[1][x];
-                }
-                for (i, v) in v.iter().enumerate() {
-                    let mut rows = [[0.0f32; SEGMENT]; 4];
-                    for x in 0..SEGMENT {
-                        let [a, b] = [v[2 * x], v[2 * x + 1]];
-                        rows[0][x] = a;
-                        rows[1][x] = a + b;
-                        rows[2][x] = a - b;
-                        rows[3][x] = -b;
-                    }
-                    // SAFETY: the caller's promise.
-                    unsafe { put(&rows, runs, spread, 4 * i, channel) };
-                }
-            },
-        );
-    }
-}
-
-/// Writes four spots of a segment of one channel.
-///
-/// # Safety
-/// The places of the runs can be written.
-#[inline(always)]
-unsafe fn put(
-    rows: &[[f32; SEGMENT]; 4],
-    runs: &[TileRun],
-    to: TransformedTiles,
-    element: usize,
-    channel: usize,
-) {
-    for (j, row) in rows.iter().enumerate() {
-        for run in runs {
-            let from = &row[run.slot..][..run.count];
-            // SAFETY: the caller's promise.
-            unsafe { copy_few(from.as_ptr(), to.row(element + j, channel).add(run.at), run.count) };
+impl Images<'_> {
+    /// Reads `len` columns of the rows of a run's patches, for [`LANES`] channels from `channel` on: zeros outside the image and behind the
+    /// last channel.
+    fn read<const ROWS: usize>(&self, run: &TileRun, channel: usize, len: usize, pixels: &mut Pixels<ROWS>) {
+        let [height, width] = self.size;
+        let count = LANES.min(self.channels.saturating_sub(channel));
+        let from = 2 * run.first as isize + self.start[1];
+        let low = (-from).clamp(0, len as isize) as usize;
+        let high = (width as isize - from).clamp(low as isize, len as isize) as usize;
+        for (i, row) in pixels.iter_mut().enumerate() {
+            let y = (2 * run.line + i) as isize + self.start[0];
+            if count == 0 || y < 0 || y >= height as isize || low == high {
+                row[..len].fill([0.0; LANES]);
+                continue;
+            }
+            row[..low].fill([0.0; LANES]);
+            row[high..len].fill([0.0; LANES]);
+            let plane = (run.image * self.channels + channel) * height * width;
+            let start = plane + y as usize * width + (from + low as isize) as usize;
+            transpose(&self.data[start..], height * width, count, LANES, row[low..high].as_flattened_mut());
         }
     }
 }
 
-/// `Aᵀ·m·A` of the products of one channel, plus a bias, to the `positions` of images.
+/// Writes the vectors of a tile to panels of `WIDTH` channels, which have a row of `WIDTH` floats for each tile of a part.
 ///
 /// # Safety
-/// `target` holds `[batch, channels, positions]`, and nothing else touches the channel's, or writes its products.
-pub unsafe fn collect(
-    tiling: Tiling,
-    lines: Range<usize>,
-    (channel, bias): (usize, f32),
-    products: TransformedTiles,
-    (target, channels, [height, across]): (Shared<f32>, usize, [usize; 2]),
+/// The places can be written.
+#[inline(always)]
+unsafe fn put<const WIDTH: usize>(
+    vectors: &[Vector; PATCH_ELEMENTS],
+    (channel, tile): (usize, usize),
+    to: Matrices,
 ) {
-    let mut runs = [TileRun::default(); SEGMENT];
-    let mut walk = SegmentWalk::new(tiling, &lines, 0);
-    let mut m = [[0.0f32; SEGMENT]; PATCH_ELEMENTS];
-    while let Some(runs) = walk.segment(&mut runs) {
-        let last = runs[runs.len() - 1];
-        let count = last.slot + last.count;
-        let mut pairs = [[0.0f32; 2 * SEGMENT]; 2];
+    let piece = WIDTH.min(LANES);
+    for (element, vector) in vectors.iter().enumerate() {
+        for first in (0..LANES).step_by(piece) {
+            let channel = channel + first;
+            let place = (channel / WIDTH * PART + tile) * WIDTH + channel % WIDTH;
+            // SAFETY: the caller's promise.
+            unsafe { copy_few(vector[first..].as_ptr(), to.at(element, place), piece) };
+        }
+    }
+}
+
+/// `Bᵀ·d·B` of the patches of [`LANES`] channels from `channel` on, in panels of `WIDTH` channels. The runs are those of some tiles, the first of
+/// which is number `tile` of its part.
+///
+/// # Safety
+/// `patches` has panels for all channels, and nothing else touches these channels at these tiles.
+pub unsafe fn transform<const WIDTH: usize>(
+    images: &Images<'_>,
+    (runs, tile): (&[TileRun], usize),
+    channel: usize,
+    patches: Matrices,
+    pixels: &mut Pixels<4>,
+) {
+    for run in runs {
+        let columns = 2 * run.count + 2;
+        images.read(run, channel, columns, pixels);
         vectorized(
             #[inline(always)]
             || {
-                for (element, m) in m.iter_mut().enumerate() {
-                    // SAFETY: the caller's promise; a segment's tiles are neighbours.
-                    unsafe {
-                        let from = products.row(element, channel).add(runs[0].at);
-                        copy_few(from, m.as_mut_ptr(), count);
-                    }
+                // Columns first, in place: neighbouring patches share half of them.
+                let [a, b, c, d] = pixels.each_mut().map(|row| row[..columns].as_flattened_mut());
+                for (((a, b), c), d) in a.iter_mut().zip(b).zip(c).zip(d) {
+                    (*a, *b, *c, *d) = (*a - *c, *b + *c, *c - *b, *b - *d);
                 }
-                let (mut top, mut bottom) = ([[0.0f32; SEGMENT]; 4], [[0.0f32; SEGMENT]; 4]);
-                for j in 0..4 {
-                    for x in 0..SEGMENT {
-                        top[j][x] = m[j][x] + m[4 + j][x] + m[8 + j][x];
-                        bottom[j][x] = m[4 + j][x] - m[8 + j][x] - m[12 + j][x];
-                    }
-                }
-                for (pairs, half) in pairs.iter_mut().zip([&top, &bottom]) {
-                    for x in 0..SEGMENT {
-                        pairs[2 * x] = half[0][x] + half[1][x] + half[2][x] + bias;
-                        pairs[2 * x + 1] = half[1][x] - half[2][x] - half[3][x] + bias;
-                    }
-                }
-                for run in runs {
-                    let plane = (run.image * channels + channel) * height * across;
-                    let len = (2 * run.count).min(across - 2 * run.first);
-                    for (y, pairs) in (2 * run.line..height.min(2 * run.line + 2)).zip(&pairs) {
-                        // SAFETY: the line lies in the image, and the channel is this task's alone.
-                        unsafe {
-                            let row = target.add(plane + y * across + 2 * run.first);
-                            copy_few(pairs[2 * run.slot..][..len].as_ptr(), row, len);
+                for at in 0..run.count {
+                    let w =
+                        pixels.each_ref().map(|row| row[2 * at..].first_chunk::<4>().expect("four columns"));
+                    let mut v = [[0.0; LANES]; PATCH_ELEMENTS];
+                    for x in 0..LANES {
+                        for i in 0..4 {
+                            let [a, b, c, d] = [w[i][0][x], w[i][1][x], w[i][2][x], w[i][3][x]];
+                            v[4 * i][x] = a - c;
+                            v[4 * i + 1][x] = b + c;
+                            v[4 * i + 2][x] = c - b;
+                            v[4 * i + 3][x] = b - d;
                         }
                     }
+                    // SAFETY: the caller's promise.
+                    unsafe { put::<WIDTH>(&v, (channel, tile + run.at + at), patches) };
                 }
             },
         );
     }
 }
 
-/// Pairs of channels whose weights are transformed together.
-const BLOCK: usize = 16;
-
-/// `G·g·Gᵀ` of the weights from all inputs to one output; `nine(input)` is where the nine of a pair begin, and `turned` reverses them.
+/// `A·dy·Aᵀ` of the tiles of [`LANES`] channels from `channel` on, as [`transform`] of patches; their panels begin at `place`.
 ///
 /// # Safety
-/// `weights` has a row for each output, as wide as there are inputs, and nothing else touches the output's.
-pub unsafe fn transform_weights(
-    output: usize,
-    weights: TransformedTiles,
-    turned: bool,
-    nine: impl Fn(usize) -> usize,
-    from: &[f32],
+/// As [`transform`].
+pub unsafe fn spread<const WIDTH: usize>(
+    images: &Images<'_>,
+    (runs, tile): (&[TileRun], usize),
+    (channel, place): (usize, usize),
+    tiles: Matrices,
+    pixels: &mut Pixels<2>,
 ) {
-    let inputs = weights.width();
-    for first in (0..inputs).step_by(BLOCK) {
-        let count = BLOCK.min(inputs - first);
+    for run in runs {
+        images.read(run, channel, 2 * run.count, pixels);
         vectorized(
             #[inline(always)]
             || {
-                let mut g = [[0.0f32; BLOCK]; 9];
-                for x in 0..count {
-                    let taps = &from[nine(first + x)..][..9];
-                    for (tap, g) in g.iter_mut().enumerate() {
-                        g[x] = taps[if turned { 8 - tap } else { tap }];
+                for at in 0..run.count {
+                    let d =
+                        pixels.each_ref().map(|row| row[2 * at..].first_chunk::<2>().expect("two columns"));
+                    let mut v = [[0.0; LANES]; PATCH_ELEMENTS];
+                    for x in 0..LANES {
+                        let [a, b, c, d] = [d[0][0][x], d[0][1][x], d[1][0][x], d[1][1][x]];
+                        let rows = [[a, b], [a + c, b + d], [a - c, b - d], [-c, -d]];
+                        for i in 0..4 {
+                            let [left, right] = rows[i];
+                            v[4 * i][x] = left;
+                            v[4 * i + 1][x] = left + right;
+                            v[4 * i + 2][x] = left - right;
+                            v[4 * i + 3][x] = -right;
+                        }
                     }
-                }
-                // Columns first: three become four.
-                let mut c = [[[0.0f32; BLOCK]; 3]; 4];
-                for j in 0..3 {
-                    for x in 0..BLOCK {
-                        let [a, b, d] = [g[j][x], g[3 + j][x], g[6 + j][x]];
-                        c[0][j][x] = a;
-                        c[1][j][x] = 0.5 * (a + b + d);
-                        c[2][j][x] = 0.5 * (a - b + d);
-                        c[3][j][x] = d;
-                    }
-                }
-                for (i, [a, b, d]) in c.iter().enumerate() {
-                    let mut rows = [[0.0f32; BLOCK]; 4];
-                    for x in 0..BLOCK {
-                        rows[0][x] = a[x];
-                        rows[1][x] = 0.5 * (a[x] + b[x] + d[x]);
-                        rows[2][x] = 0.5 * (a[x] - b[x] + d[x]);
-                        rows[3][x] = d[x];
-                    }
-                    for (j, row) in rows.iter().enumerate() {
-                        // SAFETY: the caller's promise.
-                        unsafe { copy_few(row.as_ptr(), weights.row(4 * i + j, output).add(first), count) };
-                    }
+                    // SAFETY: the caller's promise.
+                    unsafe { put::<WIDTH>(&v, (place, tile + run.at + at), tiles) };
                 }
             },
         );
     }
 }
 
-/// `Gᵀ·s·G` of the sums from all inputs to one output: nine numbers for each pair.
+/// Results, `[batch, channels, positions]`.
+#[derive(Clone, Copy)]
+pub struct Results {
+    /// The elements.
+    pub data: Shared<f32>,
+    /// Channels of an image.
+    pub channels: usize,
+    /// Height and width.
+    pub positions: [usize; 2],
+}
+
+/// `Aᵀ·m·A` of some tiles, plus a bias, for up to [`LANES`] channels from `channel` on. `products` has a matrix for each element, `step` floats
+/// behind the one before, of a row of [`PANEL`] floats for each tile, which begins with these channels.
 ///
 /// # Safety
-/// `sums` has a row for each output, and nothing writes the output's meanwhile.
-pub unsafe fn collect_weights(output: usize, sums: TransformedTiles, dw: &mut [f32]) {
-    for (block, dw) in dw.chunks_mut(9 * BLOCK).enumerate() {
-        let (first, count) = (block * BLOCK, dw.len() / 9);
+/// The products are there; nothing else touches these channels of the results at these tiles.
+pub unsafe fn collect(
+    runs: &[TileRun],
+    (products, step): (*const f32, usize),
+    results: Results,
+    (channel, bias): (usize, Option<&[f32]>),
+    pixels: &mut Pixels<2>,
+) {
+    let [height, across] = results.positions;
+    let count = LANES.min(results.channels - channel);
+    let mut plus = [0.0; LANES];
+    if let Some(bias) = bias {
+        plus[..count].copy_from_slice(&bias[channel..channel + count]);
+    }
+    for run in runs {
         vectorized(
             #[inline(always)]
             || {
-                let mut s = [[0.0f32; BLOCK]; PATCH_ELEMENTS];
+                for at in 0..run.count {
+                    // SAFETY: the caller's promise.
+                    let m: [&Vector; PATCH_ELEMENTS] = unsafe {
+                        let row = products.add((run.at + at) * PANEL);
+                        std::array::from_fn(|element| &*row.add(element * step).cast())
+                    };
+                    let mut y = [[0.0; LANES]; 4];
+                    for x in 0..LANES {
+                        let (mut top, mut bottom) = ([0.0; 4], [0.0; 4]);
+                        for j in 0..4 {
+                            let [a, b, c, d] = [m[j][x], m[4 + j][x], m[8 + j][x], m[12 + j][x]];
+                            (top[j], bottom[j]) = (a + b + c, b - c - d);
+                        }
+                        y[0][x] = top[0] + top[1] + top[2] + plus[x];
+                        y[1][x] = top[1] - top[2] - top[3] + plus[x];
+                        y[2][x] = bottom[0] + bottom[1] + bottom[2] + plus[x];
+                        y[3][x] = bottom[1] - bottom[2] - bottom[3] + plus[x];
+                    }
+                    [pixels[0][2 * at], pixels[0][2 * at + 1], pixels[1][2 * at], pixels[1][2 * at + 1]] = y;
+                }
+            },
+        );
+        let len = (2 * run.count).min(across - 2 * run.first);
+        let plane = height * across;
+        for (y, row) in (2 * run.line..height).zip(&*pixels) {
+            let start = (run.image * results.channels + channel) * plane + y * across + 2 * run.first;
+            // SAFETY: the pixels lie in the image, and are this task's alone.
+            unsafe {
+                let to = results.data.add(start);
+                if len < GROUP {
+                    for (x, pixel) in row[..len].iter().enumerate() {
+                        for (lane, &number) in pixel[..count].iter().enumerate() {
+                            *to.add(lane * plane + x) = number;
+                        }
+                    }
+                    continue;
+                }
+                // The last group begins where it ends with the last pixel.
+                for first in (0..len).step_by(GROUP).map(|first| first.min(len - GROUP)) {
+                    let lines: [*const f32; GROUP] = std::array::from_fn(|x| row[first + x].as_ptr());
+                    transpose_lines(lines, count, to.add(first), plane);
+                }
+            }
+        }
+    }
+}
+
+/// Inputs whose weights are transformed together.
+const INPUTS: usize = 32;
+
+/// Weights of 3×3 from inputs to outputs.
+#[derive(Clone, Copy)]
+pub struct Weights<'a> {
+    /// The elements.
+    pub data: &'a [f32],
+    /// Numbers of outputs and inputs.
+    pub extents: [usize; 2],
+    /// Distance between the nine of neighbouring outputs, and of neighbouring inputs: one of them is nine.
+    pub steps: [usize; 2],
+    /// Whether the nine are reversed.
+    pub reversed: bool,
+}
+
+/// `G·g·Gᵀ` of the weights to [`PANEL`] outputs from `output` on: a matrix for each element, of a row of that many floats for each of `depth` inputs.
+/// Behind the last output and the last input they are zero.
+///
+/// # Safety
+/// `panel` holds `16 · depth · PANEL` floats, which nothing else touches.
+pub unsafe fn transform_weights(weights: Weights<'_>, output: usize, depth: usize, panel: *mut f32) {
+    let Weights { data, extents: [outputs, inputs], steps: [output_step, input_step], reversed } = weights;
+    // Nine vectors for each of some inputs.
+    let mut taps = [[[0.0f32; LANES]; 9]; INPUTS];
+    for first in (0..PANEL).step_by(LANES) {
+        let count = LANES.min(outputs.saturating_sub(output + first));
+        for input in (0..depth).step_by(INPUTS) {
+            let filled = if count == 0 { 0 } else { INPUTS.min(inputs.saturating_sub(input)) };
+            let from = |input: usize| &data[(output + first) * output_step + input * input_step..];
+            if input_step == 9 && filled > 0 {
+                let out = taps[..filled].as_flattened_mut().as_flattened_mut();
+                transpose(from(input), output_step, count, LANES, out);
+            } else {
+                for (at, taps) in taps[..filled].iter_mut().enumerate() {
+                    transpose(from(input + at), output_step, count, LANES, taps.as_flattened_mut());
+                }
+            }
+            taps[filled..].fill([[0.0; LANES]; 9]);
+            vectorized(
+                #[inline(always)]
+                || {
+                    for (at, taps) in taps[..INPUTS.min(depth - input)].iter().enumerate() {
+                        let mut u = [[0.0; LANES]; PATCH_ELEMENTS];
+                        for x in 0..LANES {
+                            // Columns first: three become four.
+                            let columns = [0, 1, 2].map(|j| {
+                                let [a, b, d] = [j, 3 + j, 6 + j]
+                                    .map(|tap| taps[if reversed { 8 - tap } else { tap }][x]);
+                                [a, 0.5 * (a + b + d), 0.5 * (a - b + d), d]
+                            });
+                            for i in 0..4 {
+                                let [a, b, d] = columns.map(|column| column[i]);
+                                u[4 * i][x] = a;
+                                u[4 * i + 1][x] = 0.5 * (a + b + d);
+                                u[4 * i + 2][x] = 0.5 * (a - b + d);
+                                u[4 * i + 3][x] = d;
+                            }
+                        }
+                        for (element, u) in u.iter().enumerate() {
+                            // SAFETY: the caller's promise.
+                            unsafe {
+                                let row = panel.add((element * depth + input + at) * PANEL);
+                                row.add(first).cast::<Vector>().write(*u);
+                            }
+                        }
+                    }
+                },
+            );
+        }
+    }
+}
+
+/// `Gᵀ·s·G` of the sums from all inputs to one output, which begin at `row` in each matrix: nine numbers for each pair.
+///
+/// # Safety
+/// Nothing writes the row meanwhile.
+pub unsafe fn collect_weights(sums: Matrices, row: usize, dw: &mut [f32]) {
+    for (block, dw) in dw.chunks_mut(9 * LANES).enumerate() {
+        let (first, count) = (block * LANES, dw.len() / 9);
+        vectorized(
+            #[inline(always)]
+            || {
+                let mut s = [[0.0f32; LANES]; PATCH_ELEMENTS];
                 for (element, s) in s.iter_mut().enumerate() {
                     // SAFETY: the caller's promise.
-                    unsafe { copy_few(sums.row(element, output).add(first), s.as_mut_ptr(), count) };
+                    unsafe { copy_few(sums.at(element, row + first), s.as_mut_ptr(), count) };
                 }
-                // Rows first: four become three.
-                let mut r = [[[0.0f32; BLOCK]; 4]; 3];
-                for i in 0..4 {
-                    for x in 0..BLOCK {
-                        let (sum, difference) =
-                            (s[4 * i + 1][x] + s[4 * i + 2][x], s[4 * i + 1][x] - s[4 * i + 2][x]);
-                        r[0][i][x] = s[4 * i][x] + 0.5 * sum;
-                        r[1][i][x] = 0.5 * difference;
-                        r[2][i][x] = 0.5 * sum + s[4 * i + 3][x];
+                let mut g = [[0.0f32; LANES]; 9];
+                for x in 0..LANES {
+                    // Rows first: four become three.
+                    let mut r = [[0.0; 4]; 3];
+                    for i in 0..4 {
+                        let [a, b, c, d] = [s[4 * i][x], s[4 * i + 1][x], s[4 * i + 2][x], s[4 * i + 3][x]];
+                        let (sum, difference) = (0.5 * (b + c), 0.5 * (b - c));
+                        [r[0][i], r[1][i], r[2][i]] = [a + sum, difference, sum + d];
                     }
-                }
-                let mut g = [[0.0f32; BLOCK]; 9];
-                for (j, [a, b, c, d]) in r.iter().enumerate() {
-                    for x in 0..BLOCK {
-                        let (sum, difference) = (b[x] + c[x], b[x] - c[x]);
-                        g[j][x] = a[x] + 0.5 * sum;
-                        g[3 + j][x] = 0.5 * difference;
-                        g[6 + j][x] = 0.5 * sum + d[x];
+                    for j in 0..3 {
+                        let [a, b, c, d] = r[j];
+                        let (sum, difference) = (0.5 * (b + c), 0.5 * (b - c));
+                        [g[j][x], g[3 + j][x], g[6 + j][x]] = [a + sum, difference, sum + d];
                     }
                 }
                 for (x, dw) in dw.as_chunks_mut::<9>().0.iter_mut().enumerate() {
