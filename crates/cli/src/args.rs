@@ -9,8 +9,8 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 #[cfg(feature = "dqn")]
 use elbowroom::dqn::settings::Settings;
-use elbowroom::graph::Precision;
 use elbowroom::graph::zoo::OptimizerKind;
+use elbowroom::graph::{Convolutions, Precision};
 use elbowroom::ir::Bytes;
 use elbowroom::machine::LinkSpec;
 use elbowroom::onnx::Loss;
@@ -95,6 +95,10 @@ pub struct NetworkArgs {
     /// are f32 in both; with bf16, products take weights as their nearest bf16 numbers
     #[arg(long, default_value = "f32", value_name = "f32|bf16")]
     pub precision: Precision,
+    /// The arithmetic of convolutions: plain, or winograd, which computes those of 3×3 windows at a stride of one with fewer multiplications where
+    /// that saves time (f32). It rounds differently, in every run and within every limit alike
+    #[arg(long, default_value = "plain", value_name = "plain|winograd")]
+    pub convolutions: Convolutions,
     /// Samples in a batch; `train` and `plan` also take max, the largest batch for which a plan is found
     #[arg(long, default_value = "64", value_name = "SAMPLES|max")]
     pub batch: BatchSpec,

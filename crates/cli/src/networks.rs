@@ -6,7 +6,7 @@ use std::path::Path;
 use anyhow::{Result, bail};
 use elbowroom::data::Tokenizer;
 use elbowroom::graph::zoo::{self, Options};
-use elbowroom::graph::{Content, Graph, Mode, OpKind, Precision, Role};
+use elbowroom::graph::{Content, Convolutions, Graph, Mode, OpKind, Precision, Role};
 use elbowroom::ir::Bytes;
 use elbowroom::network::Source;
 use elbowroom::tiles::TileChoice;
@@ -84,7 +84,13 @@ pub fn warn_of_tiles_without_effect(args: &NetworkArgs, tiles: TileChoice) {
 
 /// The network that the user named, in the zoo or in a file.
 pub fn source(args: &NetworkArgs) -> Result<Source> {
-    let source = Source::open(&args.model)?.precision(args.precision);
+    let source = Source::open(&args.model)?.precision(args.precision).convolutions(args.convolutions);
+    if args.precision == Precision::Bf16 && args.convolutions != Convolutions::Plain {
+        let _ = writeln!(
+            std::io::stderr(),
+            "warning: --convolutions has no effect: with --precision bf16 all convolutions are plain"
+        );
+    }
     Ok(match args.loss {
         None => source,
         Some(loss) if source.is_file() => source.loss(loss),
@@ -143,6 +149,9 @@ pub fn description(graph: &Graph) -> Vec<Row> {
     }
     if graph.precision() == Precision::Bf16 {
         rows.push(plain("precision", "bf16, weights and sums in f32".to_owned()));
+    }
+    if graph.convolutions() == Convolutions::Winograd {
+        rows.push(plain("arithmetic", "Winograd's convolutions where they save time".to_owned()));
     }
     rows.push(plain("optimizer", optimizer(graph)));
     let weights = graph.persistent.iter().filter(|parameter| parameter.role == Role::Weight);

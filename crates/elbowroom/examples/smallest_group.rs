@@ -22,7 +22,7 @@ use std::time::Duration;
 
 use control_group::ControlGroup;
 use elbowroom::engine;
-use elbowroom::graph::Precision;
+use elbowroom::graph::{Convolutions, Precision};
 use elbowroom::ir::Bytes;
 use elbowroom::size::MemorySpec;
 use elbowroom::train::Training;
@@ -133,7 +133,7 @@ fn run(group: &ControlGroup, command: &[OsString], question: Option<&str>) -> Re
 
 fn serve_training(network: &Network, limit: Bytes) -> Result<(), Failure> {
     engine::return_freed_memory();
-    let model = network.model(Precision::F32)?;
+    let model = network.model(Precision::F32, Convolutions::Plain)?;
     let training = Training::new(model, MemorySpec::Absolute(limit)).threads(1).time(Duration::from_secs(10));
     let report = training.iterations(ITERATIONS).run()?;
     println!("{:.4}", report.measured_iteration_ns.0 as f64 / 1e6);

@@ -2,7 +2,7 @@
 //! 50 and 30 % of the unconstrained peak; PyTorch in eager mode, with `torch.compile` and with checkpointing. In bf16 it trains with autocast, and in f32
 //! in eager mode, which some processors do faster.
 //!
-//! `cargo run --release -p elbowroom --example today -- --python PYTHON [--threads 1] [--precision f32|bf16] [--algorithms exact|all] [--turns 5]
+//! `cargo run --release -p elbowroom --example today -- --python PYTHON [--threads 1] [--precision f32|bf16] [--convolutions plain|winograd] [--turns 5]
 //! [--time SECONDS] [--only PART-OF-A-NAME] [--json]`
 //!
 //! Each side is a process of its own: a whole training by the library, as `elbowroom train` runs it, with offloaded tensors in a file, and
@@ -10,9 +10,9 @@
 //! planning, tables and PyTorch's compiler. The sides run in turns, one or several iterations each; a ratio to PyTorch in eager mode (to autocast in
 //! bf16) is the median of the ratios of neighbours in time, in brackets its 95 % interval from order statistics.
 //!
-//! With `--algorithms all` the library may also use algorithms that round differently, as with the option `--allow-numeric-changes` of `elbowroom train`.
+//! With `--convolutions winograd` the library computes some convolutions by Winograd's algorithm, as with this option of `elbowroom train`.
 //!
-//! `today serve MODEL PRECISION ALGORITHMS THREADS SHARE SECONDS` is one side of ours: it trains until its standard input ends. A line with a number is answered
+//! `today serve MODEL PRECISION CONVOLUTIONS THREADS SHARE SECONDS` is one side of ours: it trains until its standard input ends. A line with a number is answered
 //! with the times of as many iterations in milliseconds, the line `resident` with bytes. Iterations without a plan are not counted.
 
 #[path = "peers/networks.rs"]
@@ -27,9 +27,8 @@ use std::process::Command;
 use std::sync::Mutex;
 use std::time::Duration;
 
-use elbowroom::algorithms::AlgorithmChoice;
 use elbowroom::engine;
-use elbowroom::graph::Precision;
+use elbowroom::graph::{Convolutions, Precision};
 use elbowroom::ir::search::Observer;
 use elbowroom::observer::{Iteration, TrainObserver};
 use elbowroom::resident;
@@ -48,7 +47,7 @@ struct Settings {
     python: String,
     threads: usize,
     precision: Precision,
-    algorithms: String,
+    convolutions: Convolutions,
     turns: usize,
     time: u64,
     only: String,
@@ -67,14 +66,14 @@ impl Settings {
 
 fn main() -> Result<(), Failure> {
     let words: Vec<String> = std::env::args().skip(1).collect();
-    if let [serve, name, precision, algorithms, threads, share, seconds] = &words[..]
+    if let [serve, name, precision, convolutions, threads, share, seconds] = &words[..]
         && serve == "serve"
     {
         let time = Duration::from_secs(seconds.parse()?);
         return serve_training(
             name,
             precision.parse()?,
-            algorithm_choice(algorithms)?,
+            convolutions.parse()?,
             threads.parse()?,
             share,
             time,
@@ -93,7 +92,7 @@ fn settings(words: impl Iterator<Item = String>) -> Result<Settings, Failure> {
         python: "python3".to_owned(),
         threads: 1,
         precision: Precision::F32,
-        algorithms: "exact".to_owned(),
+        convolutions: Convolutions::Plain,
         turns: 5,
         time: 10,
         only: String::new(),
@@ -104,10 +103,7 @@ fn settings(words: impl Iterator<Item = String>) -> Result<Settings, Failure> {
             "--python" => settings.python = value,
             "--threads" => settings.threads = value.parse::<usize>()?.max(1),
             "--precision" => settings.precision = value.parse()?,
-            "--algorithms" => {
-                algorithm_choice(&value)?;
-                settings.algorithms = value;
-            }
+            "--convolutions" => settings.convolutions = value.parse()?,
             "--turns" => settings.turns = value.parse::<usize>()?.max(1),
             "--time" => settings.time = value.parse::<u64>()?.max(1),
             "--only" => settings.only = value,
@@ -116,15 +112,6 @@ fn settings(words: impl Iterator<Item = String>) -> Result<Settings, Failure> {
         Ok(true)
     })?;
     Ok(settings)
-}
-
-/// Which algorithms a word allows.
-fn algorithm_choice(word: &str) -> Result<AlgorithmChoice, Failure> {
-    match word {
-        "exact" => Ok(AlgorithmChoice::BitExact),
-        "all" => Ok(AlgorithmChoice::NumericChanges),
-        _ => Err(format!("there is no choice `{word}` of algorithms: write exact or all").into()),
-    }
 }
 
 /// One side.
@@ -158,7 +145,7 @@ fn measure(network: &Network, settings: &Settings) -> Result<Measured, Failure> 
         Ok(())
     };
     for share in SHARES {
-        let words = ["serve", network.name, precision, &settings.algorithms, threads, share, time];
+        let words = ["serve", network.name, precision, settings.convolutions.name(), threads, share, time];
         begin(share, Peer::start(Command::new(std::env::current_exe()?).args(words))?, ours)?;
     }
     for way in settings.ways() {
@@ -226,19 +213,15 @@ impl Measured {
 fn serve_training(
     name: &str,
     precision: Precision,
-    algorithms: AlgorithmChoice,
+    convolutions: Convolutions,
     threads: usize,
     share: &str,
     time: Duration,
 ) -> Result<(), Failure> {
     engine::return_freed_memory();
     let memory: MemorySpec = share.parse()?;
-    let network = Network::of(name)?.model(precision)?;
-    let training = Training::new(network, memory)
-        .algorithms(algorithms)
-        .threads(threads)
-        .time(time)
-        .iterations(u64::MAX >> 1);
+    let network = Network::of(name)?.model(precision, convolutions)?;
+    let training = Training::new(network, memory).threads(threads).time(time).iterations(u64::MAX >> 1);
     training.run_observed(&Answering { clock: Clock::of(threads), state: Mutex::default() })?;
     Ok(())
 }

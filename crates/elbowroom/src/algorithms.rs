@@ -211,14 +211,15 @@ impl Candidates {
     }
 }
 
-/// An op with each of its algorithms, the default first.
+/// An op with each of its algorithms, its own first: those with its bits, or all.
 fn kinds(kind: &OpKind, numeric_changes: bool) -> impl Iterator<Item = OpKind> {
     // Products of pairs of bf16 numbers take small ones as zero; direct convolutions in bf16 multiply widened ones.
     let differs =
         move |algorithm: Algorithm| matches!(kind, OpKind::Mixed(_)) && algorithm == Algorithm::Direct;
+    let own = kind.conv().map_or_else(Algorithm::default, |conv| conv.algorithm);
     let others = algorithms(kind)
-        .skip(1)
-        .filter(move |&algorithm| numeric_changes || (algorithm.has_usual_bits() && !differs(algorithm)))
+        .filter(move |&algorithm| algorithm != own)
+        .filter(move |&algorithm| numeric_changes || (algorithm.has_bits_of(own) && !differs(algorithm)))
         .filter_map(|algorithm| kind.computed_by(algorithm));
     std::iter::once(kind.clone()).chain(others)
 }

@@ -313,6 +313,13 @@ fn computed_by_other_algorithms(convs: impl Iterator<Item = Conv>) -> [usize; 2]
             for algorithm in algorithms(kind).skip(1) {
                 let other = kind.computed_by(algorithm).expect("a convolution");
                 check(&other);
+                if algorithm == Algorithm::WinogradLean {
+                    let whole = kind.computed_by(Algorithm::Winograd).expect("a convolution");
+                    assert!(
+                        workspace(&other) <= workspace(&whole) && bits(&other) == bits(&whole),
+                        "{other:?}"
+                    );
+                }
                 winograd += usize::from(algorithm == Algorithm::Winograd);
                 direct += usize::from(algorithm == Algorithm::Direct && workspace(&other).is_zero());
                 assert!(!algorithm.has_usual_bits() || bits(&other) == usual, "{other:?} has other bits");

@@ -62,15 +62,22 @@ pub enum Algorithm {
     /// Winograd's minimal filtering F(2×2, 3×3) (Lavin and Gray, *Fast algorithms for convolutional neural networks*, 2015): fewer
     /// multiplications and more workspace, for windows of 3×3 at a stride of one.
     Winograd,
+    /// [`Self::Winograd`] with a fraction of its workspace, to the same bits.
+    WinogradLean,
 }
 
 impl Algorithm {
     /// All of them.
-    pub const ALL: [Self; 4] = [Self::Tiled, Self::Lean, Self::Direct, Self::Winograd];
+    pub const ALL: [Self; 5] = [Self::Tiled, Self::Lean, Self::Direct, Self::Winograd, Self::WinogradLean];
 
     /// Whether it sums in the order of the default algorithm, so that its results are bit-exact with it.
     pub const fn has_usual_bits(self) -> bool {
-        !matches!(self, Self::Winograd)
+        !matches!(self, Self::Winograd | Self::WinogradLean)
+    }
+
+    /// Whether its results are bit-exact with another's.
+    pub const fn has_bits_of(self, other: Self) -> bool {
+        self.has_usual_bits() == other.has_usual_bits()
     }
 
     /// A short name, as reports print it.
@@ -80,6 +87,7 @@ impl Algorithm {
             Self::Lean => "lean",
             Self::Direct => "direct",
             Self::Winograd => "winograd",
+            Self::WinogradLean => "winograd-lean",
         }
     }
 }

@@ -38,6 +38,7 @@
 mod accumulate;
 pub mod autodiff;
 pub mod builder;
+mod convolutions;
 mod export;
 mod extents;
 pub mod graph;
@@ -61,6 +62,7 @@ pub mod zoo;
 
 pub use autodiff::Optimizer;
 pub use builder::{BuildError, Builder, Mode, Var};
+pub use convolutions::Convolutions;
 pub use graph::{Content, Graph, GraphTensor, InputSpec, Node, OutputSpec, Parameter, Role, Tile, Whole};
 pub use init::Init;
 pub use mixed::Mixed;

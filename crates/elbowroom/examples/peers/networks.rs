@@ -1,7 +1,7 @@
 //! Networks that are compared with PyTorch, as `pytorch.py` builds them too.
 
-use elbowroom::graph::Precision;
 use elbowroom::graph::zoo::Options;
+use elbowroom::graph::{Convolutions, Precision};
 use elbowroom::network::{Model, Source};
 
 use super::peer::Failure;
@@ -31,8 +31,8 @@ impl Network {
         NETWORKS.iter().find(|network| network.name == name).ok_or_else(|| "there is no such network".into())
     }
 
-    pub fn model(&self, precision: Precision) -> Result<Model, Failure> {
-        let source = Source::open(self.name)?.precision(precision);
+    pub fn model(&self, precision: Precision, convolutions: Convolutions) -> Result<Model, Failure> {
+        let source = Source::open(self.name)?.precision(precision).convolutions(convolutions);
         Ok(Model::of(source, Options::new(self.batch).image(self.image))?)
     }
 }

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use elbowroom_graph::zoo::{self, Options, Variation};
-use elbowroom_graph::{Graph, Mode, Precision};
+use elbowroom_graph::{Convolutions, Graph, Mode, Precision};
 use elbowroom_onnx::{Built, Loss, Weight};
 
 use super::NetworkError;
@@ -16,6 +16,7 @@ pub struct Source {
     /// The file, and what its network learns; `None` of a network of the zoo.
     file: Option<(Arc<elbowroom_onnx::Model>, Loss)>,
     precision: Precision,
+    convolutions: Convolutions,
 }
 
 impl Source {
@@ -30,7 +31,7 @@ impl Source {
             true => Some((Arc::new(elbowroom_onnx::Model::open(Path::new(&name))?), Loss::default())),
             false => None,
         };
-        Ok(Self { name, file, precision: Precision::default() })
+        Ok(Self { name, file, precision: Precision::default(), convolutions: Convolutions::default() })
     }
 
     /// Sets what the network of a file learns. A network of the zoo has its own loss.
@@ -44,6 +45,11 @@ impl Source {
     /// Sets how activations and their gradients are stored ([`Graph::in_precision`]); in `f32` by default.
     pub fn precision(self, precision: Precision) -> Self {
         Self { precision, ..self }
+    }
+
+    /// Sets the arithmetic of convolutions ([`Graph::with_convolutions`]); plain by default.
+    pub fn convolutions(self, convolutions: Convolutions) -> Self {
+        Self { convolutions, ..self }
     }
 
     /// Its name, or the path of its file.
@@ -71,10 +77,11 @@ impl Source {
             Some((file, loss)) => file.build(options, *loss)?,
             None => Built { graph: zoo::build(&self.name, options)?, weights: Vec::new() },
         };
-        Ok(match self.precision {
-            Precision::F32 => built,
-            precision => Built { graph: built.graph.in_precision(precision)?, ..built },
-        })
+        let graph = match (self.precision, self.convolutions) {
+            (Precision::F32, Convolutions::Plain) => return Ok(built),
+            (precision, convolutions) => built.graph.in_precision(precision)?.with_convolutions(convolutions),
+        };
+        Ok(Built { graph, ..built })
     }
 
     /// The values that parameters begin with, where these are not drawn from the seed.

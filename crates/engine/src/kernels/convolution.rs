@@ -24,7 +24,7 @@ pub const fn area(size: [usize; 2]) -> usize {
 /// How much scratch the product may use.
 const fn scratch_level(conv: &Conv) -> ScratchLevel {
     match conv.algorithm {
-        Algorithm::Lean => ScratchLevel::Reduced,
+        Algorithm::Lean | Algorithm::WinogradLean => ScratchLevel::Reduced,
         Algorithm::Tiled | Algorithm::Direct | Algorithm::Winograd => ScratchLevel::Full,
     }
 }
@@ -57,7 +57,7 @@ pub fn computes(kind: &OpKind) -> bool {
     kind.conv().is_some_and(|conv| match conv.algorithm {
         Algorithm::Tiled | Algorithm::Lean => true,
         _ if matches!(kind, OpKind::Conv2dGradInputTile { .. }) => false,
-        Algorithm::Winograd => winograd::computes(conv),
+        Algorithm::Winograd | Algorithm::WinogradLean => winograd::computes(conv),
         Algorithm::Direct => {
             // Only where lines follow each other in both is the width of a line that of a whole plane.
             let plain = conv.window.area() == 1 && conv.window.padding == [0, 0];
@@ -79,14 +79,14 @@ pub fn scratch(conv: &Conv) -> usize {
     match conv.algorithm {
         Algorithm::Tiled | Algorithm::Lean => extents(conv).scratch(),
         Algorithm::Direct => 0,
-        Algorithm::Winograd => winograd::scratch(conv),
+        Algorithm::Winograd | Algorithm::WinogradLean => winograd::scratch(conv),
     }
 }
 
 /// Floats of scratch of [`grad_weight`].
 pub fn grad_weight_scratch(conv: &Conv) -> usize {
     match conv.algorithm {
-        Algorithm::Winograd => winograd::grad_weight_scratch(conv),
+        Algorithm::Winograd | Algorithm::WinogradLean => winograd::grad_weight_scratch(conv),
         _ => grad_weight_extents(conv).scratch(),
     }
 }
@@ -103,7 +103,7 @@ pub fn grad_input_tile_scratch(conv: &Conv, whole: usize) -> usize {
             residues(conv, [1, 1]).map(|residue| residue.extents(conv, whole).scratch()).max().unwrap_or(0)
         }
         Algorithm::Direct => 0,
-        Algorithm::Winograd => winograd::grad_input_scratch(conv),
+        Algorithm::Winograd | Algorithm::WinogradLean => winograd::grad_input_scratch(conv),
     }
 }
 
@@ -141,7 +141,7 @@ pub fn windows<'a, T: Number>(conv: &Conv, dilation: [usize; 2], x: &'a [T]) -> 
 /// # Safety
 /// As [`super::run`].
 pub unsafe fn forward<T: Factor>(o: &Operands<'_>, pool: &ThreadPool, conv: &Conv, bias: bool) {
-    if conv.algorithm == Algorithm::Winograd {
+    if !conv.algorithm.has_usual_bits() {
         // SAFETY: the caller's promise.
         return unsafe { winograd::forward(o, pool, conv, bias) };
     }
@@ -176,7 +176,7 @@ pub unsafe fn forward<T: Factor>(o: &Operands<'_>, pool: &ThreadPool, conv: &Con
 /// # Safety
 /// As [`super::run`].
 pub unsafe fn grad_weight<T: Factor>(o: &Operands<'_>, pool: &ThreadPool, conv: &Conv) {
-    if conv.algorithm == Algorithm::Winograd {
+    if !conv.algorithm.has_usual_bits() {
         // SAFETY: the caller's promise.
         return unsafe { winograd::grad_weight(o, pool, conv) };
     }
@@ -194,7 +194,7 @@ pub unsafe fn grad_weight<T: Factor>(o: &Operands<'_>, pool: &ThreadPool, conv: 
 /// # Safety
 /// As [`super::run`].
 pub unsafe fn grad_input<T: Factor>(o: &Operands<'_>, pool: &ThreadPool, conv: &Conv) {
-    if conv.algorithm == Algorithm::Winograd {
+    if !conv.algorithm.has_usual_bits() {
         // SAFETY: the caller's promise.
         return unsafe { winograd::grad_input(o, pool, conv) };
     }

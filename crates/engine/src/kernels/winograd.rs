@@ -10,7 +10,7 @@
 //! and are used while they are in cache. A product is one chain of multiply-adds over the inputs, or over the tiles of a part, so that its bits
 //! do not depend on how many parts, inputs or outputs are taken together.
 
-use elbowroom_graph::op::Conv;
+use elbowroom_graph::op::{Algorithm, Conv};
 use rayon::ThreadPool;
 
 use super::Operands;
@@ -25,10 +25,27 @@ use pass::{Pass, PassCut};
 use transforms::{Images, Weights};
 use weight_sums::{WeightSums, WeightSumsCut};
 
-/// Floats of transformed weights, or of their sums, that are kept together, unless one panel has more.
-const WEIGHTS: usize = 1 << 20;
-/// Floats of transformed images that are kept together, unless one part has more.
-const PATCHES: usize = 1 << 19;
+/// Floats that are kept together.
+#[derive(Clone, Copy)]
+struct Kept {
+    /// Of transformed weights, or of their sums, unless one panel has more.
+    weights: usize,
+    /// Of transformed images, unless one part has more.
+    images: usize,
+    /// Of transformed images where weights are transformed anew for the next ones.
+    more_images: usize,
+}
+
+impl Kept {
+    /// What an algorithm keeps. The bits do not depend on it.
+    const fn by(conv: &Conv) -> Self {
+        match conv.algorithm {
+            Algorithm::WinogradLean => Self { weights: 1 << 17, images: 1 << 17, more_images: 1 << 17 },
+            _ => Self { weights: 1 << 20, images: 1 << 19, more_images: 1 << 21 },
+        }
+    }
+}
+
 /// Channels that one task transforms.
 const TASK: usize = 64;
 

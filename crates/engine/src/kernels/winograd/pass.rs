@@ -11,7 +11,7 @@ use super::super::product::even_part;
 use super::super::tile::{BlockedColumns, EvenRows, Merge, Tiles};
 use super::tiles::{Matrices, PANEL, PART, PATCH_ELEMENTS, Tiling, pieces};
 use super::transforms::{Images, LANES, Results, Weights, collect, pixels, transform, transform_weights};
-use super::{PATCHES, TASK, WEIGHTS};
+use super::{Kept, TASK};
 
 /// Floats of the weights of a panel that a second-level cache keeps while the tiles of a part are multiplied with them.
 const CACHED: usize = 1 << 16;
@@ -22,21 +22,22 @@ pub struct PassCut {
     outputs: usize,
     positions: [usize; 2],
     tiling: Tiling,
+    kept: Kept,
 }
 
 impl PassCut {
     /// From `x` to `y`.
     pub fn forward(conv: &Conv) -> Self {
-        Self::new(conv.batch, [conv.in_channels, conv.out_channels], conv.out_size)
+        Self::new(conv, [conv.in_channels, conv.out_channels], conv.out_size)
     }
 
     /// From `dy` to `dx`.
     pub fn backward(conv: &Conv) -> Self {
-        Self::new(conv.batch, [conv.out_channels, conv.in_channels], conv.in_size)
+        Self::new(conv, [conv.out_channels, conv.in_channels], conv.in_size)
     }
 
-    fn new(batch: usize, [inputs, outputs]: [usize; 2], positions: [usize; 2]) -> Self {
-        Self { inputs, outputs, positions, tiling: Tiling::new(batch, positions) }
+    fn new(conv: &Conv, [inputs, outputs]: [usize; 2], positions: [usize; 2]) -> Self {
+        Self { inputs, outputs, positions, tiling: Tiling::new(conv.batch, positions), kept: Kept::by(conv) }
     }
 
     /// Inputs, with those that fill the last vector.
@@ -61,7 +62,7 @@ impl PassCut {
 
     /// Slots for the weights of panels.
     fn panel_slots(&self) -> usize {
-        even_part(self.panels(), (WEIGHTS / self.panel_len()).max(1), 1)
+        even_part(self.panels(), (self.kept.weights / self.panel_len()).max(1), 1)
     }
 
     /// Whether all weights are kept, so that they are transformed once.
@@ -69,10 +70,10 @@ impl PassCut {
         self.panel_slots() >= self.panels()
     }
 
-    /// Slots for the patches of parts, more where weights are transformed anew for them. A power of two, so that two or four threads get the same
+    /// Slots for the patches of parts. A power of two, so that two or four threads get the same
     /// number, unless there are fewer parts.
     fn part_slots(&self) -> usize {
-        let floats = if self.keeps_weights() { PATCHES } else { 4 * PATCHES };
+        let floats = if self.keeps_weights() { self.kept.images } else { self.kept.more_images };
         let fitting = (floats / (PATCH_ELEMENTS * self.depth() * PART)).max(1);
         (1 << fitting.ilog2()).min(self.tiling.parts())
     }

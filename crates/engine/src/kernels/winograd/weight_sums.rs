@@ -10,7 +10,7 @@ use super::super::product::even_part;
 use super::super::tile::{EvenRows, Merge, Tiles};
 use super::tiles::{Matrices, PANEL, PART, PATCH_ELEMENTS, Tiling, pieces};
 use super::transforms::{Images, LANES, collect_weights, pixels, spread, transform};
-use super::{PATCHES, TASK, WEIGHTS};
+use super::{Kept, TASK};
 
 /// Outputs whose sums one task adds to.
 const STRIP: usize = 32;
@@ -20,13 +20,14 @@ pub struct WeightSumsCut {
     inputs: usize,
     outputs: usize,
     tiling: Tiling,
+    kept: Kept,
 }
 
 impl WeightSumsCut {
     /// The cut of a convolution's.
     pub fn new(conv: &Conv) -> Self {
         let tiling = Tiling::new(conv.batch, conv.out_size);
-        Self { inputs: conv.in_channels, outputs: conv.out_channels, tiling }
+        Self { inputs: conv.in_channels, outputs: conv.out_channels, tiling, kept: Kept::by(conv) }
     }
 
     /// Inputs, with those that fill the last panel.
@@ -36,7 +37,8 @@ impl WeightSumsCut {
 
     /// Outputs whose sums are kept together, with those that fill the last vector.
     fn height(&self) -> usize {
-        even_part(self.outputs, (WEIGHTS / (PATCH_ELEMENTS * self.width())).max(LANES), LANES)
+        let fitting = self.kept.weights / (PATCH_ELEMENTS * self.width());
+        even_part(self.outputs, fitting.max(LANES), LANES)
     }
 
     /// Floats of the sums, of the patches of a part, and of the tiles of a part.
@@ -48,7 +50,7 @@ impl WeightSumsCut {
     /// Slots for the patches and tiles of parts.
     fn slots(&self) -> usize {
         let [_, patches, tiles] = self.lens();
-        even_part(self.tiling.parts(), (PATCHES / (patches + tiles)).max(1), 1)
+        even_part(self.tiling.parts(), (self.kept.images / (patches + tiles)).max(1), 1)
     }
 
     /// Floats of scratch.
