@@ -571,6 +571,39 @@ fn a_network_in_bf16() {
 }
 
 #[test]
+fn a_network_with_winograds_convolutions() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path();
+    let train = |options: &str| {
+        let line = format!("train {SMALL} --width 32 --iterations 2 --json {options}");
+        let (out, err) = expect_both(at, &line, 0);
+        (json(&out), err)
+    };
+    let (half, err) = train("--convolutions winograd --memory 50% --verify --save w.run");
+    assert!(!err.contains("warning"), "{err}");
+    assert_eq!(half["verified"].as_bool(), Some(true));
+    assert_eq!(half["measured_peak_bytes"], half["predicted_peak_bytes"]);
+    // The bits are those of every limit, and not of plain convolutions.
+    let (least, _) = train("--convolutions winograd --memory min");
+    assert_eq!(least["losses"], half["losses"]);
+    assert_ne!(train("--memory 100%").0["losses"], half["losses"]);
+    let (plain, _) = train("--convolutions plain --memory 100% --resume w.run");
+    assert_eq!(plain["losses"].as_array().map(Vec::len), Some(2));
+    let text = expect(
+        at,
+        &format!("train {SMALL} --width 32 --iterations 1 --memory 100% --convolutions winograd"),
+        0,
+    );
+    assert!(text.contains("Winograd's convolutions where they save time"), "{text}");
+
+    let (narrow, err) = train("--precision bf16 --memory 100% --convolutions winograd");
+    assert!(err.contains("warning: --convolutions has no effect: with --precision bf16"), "{err}");
+    assert_eq!(narrow["losses"], train("--precision bf16 --memory 100%").0["losses"]);
+    let sentence = ["fast", "plain or winograd"];
+    expect_sentence(at, &format!("train {SMALL} --convolutions fast"), 2, &sentence);
+}
+
+#[test]
 fn buffers_are_packed_from_a_table() {
     let folder = tempfile::tempdir().unwrap();
     let at = folder.path();
