@@ -64,12 +64,12 @@ impl Graph {
     }
 }
 
-/// A multiple of so many inputs, and of so many outputs, is multiplied.
-const MULTIPLES: [usize; 2] = [16, 32];
+/// Inputs and outputs are filled up to multiples of these.
+const MULTIPLES: [u128; 2] = [16, 32];
 /// What the transforms of one channel of a patch and of its results take, in multiply-adds of a matrix product.
-const TRANSFORM: usize = 100;
+const TRANSFORM: u128 = 100;
 /// What the transform of the weights of one pair of channels takes, in the same unit.
-const WEIGHTS: usize = 200;
+const WEIGHTS: u128 = 200;
 
 /// Whether Winograd's algorithm takes at most four fifths of the time of the plain one.
 fn gains(kind: &OpKind) -> bool {
@@ -85,6 +85,9 @@ fn gains(kind: &OpKind) -> bool {
     {
         return false;
     }
+    // Extents may be those of a network that no memory holds.
+    let [batch, inputs, outputs] = [*batch, inputs, outputs].map(|extent| extent as u128);
+    let positions = positions.map(|extent| extent as u128);
     let tiles = batch * positions[0].div_ceil(2) * positions[1].div_ceil(2);
     let filled = [inputs.next_multiple_of(MULTIPLES[0]), outputs.next_multiple_of(MULTIPLES[1])];
     let transforms = TRANSFORM * tiles * (filled[0] + filled[1]) + WEIGHTS * inputs * outputs;

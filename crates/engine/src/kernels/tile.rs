@@ -205,7 +205,7 @@ pub struct Tiles {
     pub by_listed_rows: &'static [TileFn<ListedRows>],
     /// Rows of tiles whose A lies in blocks, a power of two.
     pub block_rows: usize,
-    /// The tile of so many rows, for floats.
+    /// The tile of that many rows, for floats.
     pub by_blocks: TileFn<EvenRows, BlockedColumns>,
 }
 
@@ -298,7 +298,7 @@ impl Tiles {
     }
 
     /// The tiles of an instruction set, which the processor must have.
-    fn of(isa: Isa) -> &'static Self {
+    pub fn of(isa: Isa) -> &'static Self {
         match isa {
             #[cfg(target_arch = "x86_64")]
             Isa::Avx512 => &AVX512,

@@ -15,6 +15,7 @@ use rayon::ThreadPool;
 
 use super::Operands;
 use super::parallel::Shared;
+use super::tile::Tiles;
 
 mod pass;
 mod tiles;
@@ -86,6 +87,7 @@ pub unsafe fn forward(o: &Operands<'_>, pool: &ThreadPool, conv: &Conv, bias: bo
         let (x, w) = (o.read(0, conv.x().len()), o.read(1, conv.w().len()));
         let weights = Weights { data: w, extents: [outer, inner], steps: [9 * inner, 9], reversed: false };
         let pass = Pass {
+            kernels: Tiles::detect(),
             cut: PassCut::forward(conv),
             images: inputs(conv, x),
             weights,
@@ -107,6 +109,7 @@ pub unsafe fn grad_input(o: &Operands<'_>, pool: &ThreadPool, conv: &Conv) {
         // Position q sees dy from q + padding − 2 to q + padding.
         let start = conv.window.padding.map(|padding| padding as isize - 2);
         let pass = Pass {
+            kernels: Tiles::detect(),
             cut: PassCut::backward(conv),
             images: Images { data: dy, channels: inner, size: conv.out_size, start },
             weights: Weights { data: w, extents: [outer, inner], steps: [9, 9 * outer], reversed: true },
@@ -125,6 +128,7 @@ pub unsafe fn grad_weight(o: &Operands<'_>, pool: &ThreadPool, conv: &Conv) {
     unsafe {
         let (x, dy) = (o.read(0, conv.x().len()), o.read(1, conv.y().len()));
         let sums = WeightSums {
+            kernels: Tiles::detect(),
             cut: WeightSumsCut::new(conv),
             images: inputs(conv, x),
             results: Images { data: dy, channels: conv.out_channels, size: conv.out_size, start: [0, 0] },
@@ -132,5 +136,66 @@ pub unsafe fn grad_weight(o: &Operands<'_>, pool: &ThreadPool, conv: &Conv) {
             scratch: Shared::new(o.scratch(grad_weight_scratch(conv)).as_mut_ptr()),
         };
         sums.compute(pool);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use elbowroom_graph::op::Window;
+
+    use super::*;
+    use crate::kernels::isa::Isa;
+
+    fn numbers(len: usize, seed: usize) -> Vec<f32> {
+        (0..len).map(|i| ((i * 7919 + seed * 104_729) % 2003) as f32 / 1001.5 - 1.0).collect()
+    }
+
+    /// The bits of `y` and of `dw`.
+    fn computed_by(kernels: &'static Tiles, conv: &Conv) -> [Vec<u32>; 2] {
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(1).build().expect("threads start");
+        let [x, w, dy] = [conv.x(), conv.w(), conv.y()].map(|shape| numbers(shape.len(), shape.len()));
+        let (mut y, mut dw) = (vec![0.0f32; dy.len()], vec![0.0f32; w.len()]);
+        // What was there before does not show.
+        let mut of_pass = vec![f32::NAN; scratch(conv)];
+        let mut of_sums = vec![f32::NAN; grad_weight_scratch(conv)];
+        let (inner, outer) = (conv.in_channels, conv.out_channels);
+        let pass = Pass {
+            kernels,
+            cut: PassCut::forward(conv),
+            images: inputs(conv, &x),
+            weights: Weights { data: &w, extents: [outer, inner], steps: [9 * inner, 9], reversed: false },
+            bias: None,
+            results: Shared::new(y.as_mut_ptr()),
+            scratch: Shared::new(of_pass.as_mut_ptr()),
+        };
+        let sums = WeightSums {
+            kernels,
+            cut: WeightSumsCut::new(conv),
+            images: inputs(conv, &x),
+            results: Images { data: &dy, channels: outer, size: conv.out_size, start: [0, 0] },
+            dw: Shared::new(dw.as_mut_ptr()),
+            scratch: Shared::new(of_sums.as_mut_ptr()),
+        };
+        // SAFETY: results and scratch are as large as they must be.
+        unsafe {
+            pass.compute(&pool);
+            sums.compute(&pool);
+        }
+        [y, dw].map(|numbers| numbers.into_iter().map(f32::to_bits).collect())
+    }
+
+    #[test]
+    fn every_instruction_set_gives_the_same_bits() {
+        let window = Window::square(3, 1, 1);
+        for (batch, [in_channels, out_channels], in_size) in [(2, [37, 50], [9, 11]), (3, [16, 33], [4, 4])] {
+            let (out_size, algorithm) = (in_size, Algorithm::Winograd);
+            let conv = Conv { batch, in_channels, in_size, out_channels, out_size, window, algorithm };
+            let expected = computed_by(Tiles::detect(), &conv);
+            assert!(expected.iter().flatten().all(|&bits| f32::from_bits(bits).is_finite()));
+            for isa in [Isa::Baseline, Isa::Avx2, Isa::Avx512].into_iter().filter(|&isa| isa <= Isa::detect())
+            {
+                assert!(computed_by(Tiles::of(isa), &conv) == expected, "{isa:?}");
+            }
+        }
     }
 }

@@ -86,6 +86,8 @@ impl PassCut {
 
 /// The operands of a pass.
 pub struct Pass<'a> {
+    /// Those of the matrix product.
+    pub kernels: &'static Tiles,
     /// How it is cut.
     pub cut: PassCut,
     /// The images that it reads.
@@ -205,7 +207,7 @@ impl Pass<'_> {
     /// # Safety
     /// Both slots are filled; nothing else touches these outputs at these tiles.
     unsafe fn multiply(&self, part: Placed, panel: Placed) {
-        let (cut, kernels) = (&self.cut, Tiles::detect());
+        let (cut, kernels) = (&self.cut, self.kernels);
         let (depth, patches, weights) =
             (cut.depth(), self.patches_of(part.slot), self.weights_of(panel.slot));
         let results = Results { data: self.results, channels: cut.outputs, positions: cut.positions };

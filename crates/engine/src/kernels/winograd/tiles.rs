@@ -7,7 +7,7 @@ use super::super::tile::MAX_COLUMNS;
 
 /// Elements of a patch.
 pub const PATCH_ELEMENTS: usize = 16;
-/// Channels of a panel, as many as a tile of the matrix product has columns at most. So many tiles are transformed together, too.
+/// Channels of a panel, as many as a tile of the matrix product has columns at most; also the most tiles that are transformed together.
 pub const PANEL: usize = MAX_COLUMNS;
 /// Tiles of a part. A sum over all tiles is one over parts, in order, of one chain each.
 pub const PART: usize = 2 * PANEL;

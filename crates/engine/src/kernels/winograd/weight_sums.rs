@@ -62,6 +62,8 @@ impl WeightSumsCut {
 
 /// The operands of a gradient to the weights.
 pub struct WeightSums<'a> {
+    /// Those of the matrix product.
+    pub kernels: &'static Tiles,
     /// How it is cut.
     pub cut: WeightSumsCut,
     /// `x`.
@@ -78,7 +80,7 @@ impl WeightSums<'_> {
     /// # Safety
     /// Result and scratch are as large as they must be, and nothing else touches them.
     pub unsafe fn compute(&self, pool: &ThreadPool) {
-        if Tiles::detect().block_rows == 8 {
+        if self.kernels.block_rows == 8 {
             // SAFETY: the caller's promise.
             unsafe { self.compute_by::<8>(pool) }
         } else {
@@ -183,7 +185,7 @@ impl WeightSums<'_> {
     /// # Safety
     /// The slots are filled; nothing else touches these sums.
     unsafe fn add<const ROWS: usize>(&self, parts: &Range<usize>, element: usize, rows: Range<usize>) {
-        let (width, sums, kernels) = (self.cut.width(), self.sums(), Tiles::detect());
+        let (width, sums, kernels) = (self.cut.width(), self.sums(), self.kernels);
         let tile = kernels.by_rows[ROWS - 1];
         for column in (0..width).step_by(PANEL) {
             for row in rows.clone().step_by(ROWS) {
