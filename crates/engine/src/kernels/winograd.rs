@@ -3,7 +3,7 @@
 //!
 //! The output is cut into *tiles* of 2×2; each depends on a patch of 4×4. With the paper's matrices, `Y = Aᵀ[(G·g·Gᵀ) ⊙ (Bᵀ·d·B)]A`:
 //! sixteen matrix products, one for each element of a patch, replace one product that is nine times as deep and four times as wide: 16
-//! multiplications instead of 36. The gradient to the input is the same [pass](pass) over `dy` with reversed weights. The gradient to the
+//! multiplications instead of 36. The gradient to the input is the same [`pass`] over `dy` with reversed weights. The gradient to the
 //! weights is the transposed map: `dg = Gᵀ[Σ_tiles (A·dy·Aᵀ) ⊙ (Bᵀ·d·B)]G` ([`weight_sums`]).
 //!
 //! Transformed numbers are written as the tiles of the matrix product read them ([`super::tile`]), a *part* of the tiles of all images at a time,
