@@ -4,7 +4,7 @@
 
 use std::str::FromStr;
 
-use crate::extents::{Algorithm, Conv};
+use crate::extents::Algorithm;
 use crate::graph::Graph;
 use crate::op::OpKind;
 
@@ -42,16 +42,18 @@ impl FromStr for Convolutions {
 
 impl Graph {
     /// This iteration with another arithmetic in its convolutions and their gradients; this graph has the plain one.
-    pub fn with_convolutions(&self, convolutions: Convolutions) -> Self {
-        let mut graph = self.clone();
+    pub fn with_convolutions(mut self, convolutions: Convolutions) -> Self {
         if convolutions == Convolutions::Winograd {
-            for (op, node) in self.nodes.iter().filter(|(_, node)| gains(&node.kind)) {
-                if let Some(kind) = node.kind.computed_by(Algorithm::Winograd) {
-                    graph.nodes[op].kind = kind;
+            for op in self.nodes.ids() {
+                let kind = &self.nodes[op].kind;
+                if gains(kind)
+                    && let Some(kind) = kind.computed_by(Algorithm::Winograd)
+                {
+                    self.nodes[op].kind = kind;
                 }
             }
         }
-        graph
+        self
     }
 
     /// The arithmetic of its convolutions.
@@ -80,13 +82,11 @@ fn gains(kind: &OpKind) -> bool {
         OpKind::Conv2dGradInput(conv) => (conv, [conv.out_channels, conv.in_channels], conv.in_size),
         _ => return false,
     };
-    let Conv { batch, window, .. } = conv;
-    if window.kernel != [3, 3] || window.stride != [1, 1] || window.padding.iter().any(|&padding| padding > 2)
-    {
+    if !conv.suits_winograd() {
         return false;
     }
     // Extents may be those of a network that no memory holds.
-    let [batch, inputs, outputs] = [*batch, inputs, outputs].map(|extent| extent as u128);
+    let [batch, inputs, outputs] = [conv.batch, inputs, outputs].map(|extent| extent as u128);
     let positions = positions.map(|extent| extent as u128);
     let tiles = batch * positions[0].div_ceil(2) * positions[1].div_ceil(2);
     let filled = [inputs.next_multiple_of(MULTIPLES[0]), outputs.next_multiple_of(MULTIPLES[1])];
@@ -99,7 +99,7 @@ fn gains(kind: &OpKind) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::extents::Window;
+    use crate::extents::{Conv, Window};
     use crate::precision::Precision;
     use crate::zoo::{self, Options};
 
@@ -139,7 +139,7 @@ mod tests {
     #[test]
     fn a_graph_changes_in_its_algorithms_alone() {
         let plain = zoo::build("resnet18", &Options::new(8)).unwrap();
-        let graph = plain.with_convolutions(Convolutions::Winograd);
+        let graph = plain.clone().with_convolutions(Convolutions::Winograd);
         assert_eq!([plain.convolutions(), graph.convolutions()], Convolutions::ALL);
         let mut changed = 0;
         for (node, before) in graph.nodes.values().zip(plain.nodes.values()) {
@@ -150,10 +150,10 @@ mod tests {
             changed += 1;
         }
         assert!(changed > 30, "{changed}");
-        assert_eq!(plain.with_convolutions(Convolutions::Plain).nodes, plain.nodes);
+        assert_eq!(plain.clone().with_convolutions(Convolutions::Plain).nodes, plain.nodes);
         // Products of bf16 numbers stay as they are.
         let bf16 = plain.in_precision(Precision::Bf16).unwrap();
-        assert_eq!(bf16.with_convolutions(Convolutions::Winograd).nodes, bf16.nodes);
+        assert_eq!(bf16.clone().with_convolutions(Convolutions::Winograd).nodes, bf16.nodes);
     }
 
     #[test]

@@ -113,6 +113,14 @@ pub struct Conv {
 }
 
 impl Conv {
+    /// Whether [`Algorithm::Winograd`] can compute it: windows of 3×3 at a stride of one, with at most two pixels of padding.
+    pub const fn suits_winograd(&self) -> bool {
+        let Window { kernel: [3, 3], stride: [1, 1], padding: [down, across] } = self.window else {
+            return false;
+        };
+        down <= 2 && across <= 2
+    }
+
     /// Multiply-adds of one pass over all of it.
     pub const fn multiply_adds(&self) -> u64 {
         (self.batch * self.out_channels * self.out_size[0] * self.out_size[1]) as u64

@@ -77,11 +77,11 @@ impl Source {
             Some((file, loss)) => file.build(options, *loss)?,
             None => Built { graph: zoo::build(&self.name, options)?, weights: Vec::new() },
         };
-        let graph = match (self.precision, self.convolutions) {
-            (Precision::F32, Convolutions::Plain) => return Ok(built),
-            (precision, convolutions) => built.graph.in_precision(precision)?.with_convolutions(convolutions),
+        let graph = match self.precision {
+            Precision::F32 => built.graph,
+            precision => built.graph.in_precision(precision)?,
         };
-        Ok(Built { graph, ..built })
+        Ok(Built { graph: graph.with_convolutions(self.convolutions), ..built })
     }
 
     /// The values that parameters begin with, where these are not drawn from the seed.

@@ -57,7 +57,7 @@ pub fn computes(kind: &OpKind) -> bool {
     kind.conv().is_some_and(|conv| match conv.algorithm {
         Algorithm::Tiled | Algorithm::Lean => true,
         _ if matches!(kind, OpKind::Conv2dGradInputTile { .. }) => false,
-        Algorithm::Winograd | Algorithm::WinogradLean => winograd::computes(conv),
+        Algorithm::Winograd | Algorithm::WinogradLean => conv.suits_winograd(),
         Algorithm::Direct => {
             // Only where lines follow each other in both is the width of a line that of a whole plane.
             let plain = conv.window.area() == 1 && conv.window.padding == [0, 0];

@@ -50,13 +50,6 @@ impl Kept {
 /// Channels that one task transforms.
 const TASK: usize = 64;
 
-/// Whether this algorithm can compute a convolution.
-pub fn computes(conv: &Conv) -> bool {
-    conv.window.kernel == [3, 3]
-        && conv.window.stride == [1, 1]
-        && conv.window.padding.iter().all(|&p| p <= 2)
-}
-
 /// Floats of scratch of [`forward`].
 pub fn scratch(conv: &Conv) -> usize {
     PassCut::forward(conv).scratch()

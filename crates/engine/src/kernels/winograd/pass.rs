@@ -191,15 +191,11 @@ impl Pass<'_> {
     /// # Safety
     /// Nothing else touches these channels of the slot.
     unsafe fn transform(&self, part: Placed, channels: Range<usize>) {
-        let (tiling, patches) = (self.cut.tiling, self.patches_of(part.slot));
-        let mut pixels = pixels();
-        for (first, tiles) in tiling.panels(part.number, PANEL) {
-            let runs = tiling.runs(tiles);
-            for channel in channels.clone().step_by(LANES) {
-                // SAFETY: the caller's promise.
-                unsafe { transform::<LANES>(&self.images, (&runs, first), channel, patches, &mut pixels) };
-            }
-        }
+        let (mut pixels, patches) = (pixels(), self.patches_of(part.slot));
+        self.cut.tiling.visit(part.number, (channels, LANES), |runs, channel| {
+            // SAFETY: the caller's promise.
+            unsafe { transform::<LANES>(&self.images, runs, channel, patches, &mut pixels) };
+        });
     }
 
     /// Multiplies the patches of a part with the weights of a panel of outputs, and transforms the products to results.

@@ -77,6 +77,20 @@ impl Tiling {
         pieces(all, len).map(move |tiles| (tiles.start - first, tiles))
     }
 
+    /// Calls `visit` for a panel of tiles of a part and every `step`-th of some channels: with the runs of the tiles, how many tiles of the part are
+    /// before them, and the channel.
+    pub fn visit(
+        self,
+        part: usize,
+        (channels, step): (Range<usize>, usize),
+        mut visit: impl FnMut((&[TileRun], usize), usize),
+    ) {
+        for (first, tiles) in self.panels(part, PANEL) {
+            let runs = self.runs(tiles);
+            channels.clone().step_by(step).for_each(|channel| visit((&runs, first), channel));
+        }
+    }
+
     /// The runs of some tiles, at most those of a panel.
     pub fn runs(self, tiles: Range<usize>) -> Runs {
         let [down, across] = self.tiles;

@@ -135,16 +135,18 @@ impl WeightSums<'_> {
         Matrices::new(self.scratch, self.cut.width() * self.cut.height())
     }
 
-    /// The patches and tiles in a slot.
-    fn slot(&self, slot: usize) -> [Matrices; 2] {
-        let [sums, patches, tiles] = self.cut.lens();
-        let start = sums + slot * (patches + tiles);
+    /// The patches and tiles in each slot.
+    fn slots(&self) -> impl Fn(usize) -> [Matrices; 2] {
+        let ([sums, patches, tiles], scratch) = (self.cut.lens(), self.scratch);
         let channels = [self.cut.width(), self.cut.height()];
-        [(start, channels[0]), (start + patches, channels[1])].map(|(start, channels)| {
-            // SAFETY: slots lie in the scratch.
-            let start = unsafe { self.scratch.add(start) };
-            Matrices::new(Shared::new(start), channels * PART)
-        })
+        move |slot| {
+            let start = sums + slot * (patches + tiles);
+            [(start, channels[0]), (start + patches, channels[1])].map(|(start, channels)| {
+                // SAFETY: slots lie in the scratch.
+                let start = unsafe { scratch.add(start) };
+                Matrices::new(Shared::new(start), channels * PART)
+            })
+        }
     }
 
     /// Transforms the patches of some inputs.
@@ -152,15 +154,11 @@ impl WeightSums<'_> {
     /// # Safety
     /// Nothing else touches these channels of the slot.
     unsafe fn transform(&self, part: usize, slot: usize, inputs: Range<usize>) {
-        let (tiling, [patches, _]) = (self.cut.tiling, self.slot(slot));
-        let mut pixels = pixels();
-        for (first, tiles) in tiling.panels(part, PANEL) {
-            let runs = tiling.runs(tiles);
-            for channel in inputs.clone().step_by(LANES) {
-                // SAFETY: the caller's promise.
-                unsafe { transform::<PANEL>(&self.images, (&runs, first), channel, patches, &mut pixels) };
-            }
-        }
+        let (mut pixels, [patches, _]) = (pixels(), self.slots()(slot));
+        self.cut.tiling.visit(part, (inputs, LANES), |runs, channel| {
+            // SAFETY: the caller's promise.
+            unsafe { transform::<PANEL>(&self.images, runs, channel, patches, &mut pixels) };
+        });
     }
 
     /// Transforms the tiles of some outputs, which are counted from `output` on.
@@ -168,16 +166,11 @@ impl WeightSums<'_> {
     /// # Safety
     /// Nothing else touches these channels of the slot.
     unsafe fn spread<const ROWS: usize>(&self, part: usize, slot: usize, output: usize, rows: Range<usize>) {
-        let (tiling, [_, spreads]) = (self.cut.tiling, self.slot(slot));
-        let mut pixels = pixels();
-        for (first, tiles) in tiling.panels(part, PANEL) {
-            let runs = tiling.runs(tiles);
-            for row in rows.clone().step_by(LANES) {
-                let channel = (output + row, row);
-                // SAFETY: the caller's promise.
-                unsafe { spread::<ROWS>(&self.results, (&runs, first), channel, spreads, &mut pixels) };
-            }
-        }
+        let (mut pixels, [_, tiles]) = (pixels(), self.slots()(slot));
+        self.cut.tiling.visit(part, (rows, LANES), |runs, row| {
+            // SAFETY: the caller's promise.
+            unsafe { spread::<ROWS>(&self.results, runs, (output + row, row), tiles, &mut pixels) };
+        });
     }
 
     /// Adds the products of some parts to some rows of the sums of an element.
@@ -186,11 +179,11 @@ impl WeightSums<'_> {
     /// The slots are filled; nothing else touches these sums.
     unsafe fn add<const ROWS: usize>(&self, parts: &Range<usize>, element: usize, rows: Range<usize>) {
         let (width, sums, kernels) = (self.cut.width(), self.sums(), self.kernels);
-        let tile = kernels.by_rows[ROWS - 1];
+        let (tile, slots) = (kernels.by_rows[ROWS - 1], self.slots());
         for column in (0..width).step_by(PANEL) {
             for row in rows.clone().step_by(ROWS) {
                 for (slot, part) in parts.clone().enumerate() {
-                    let [patches, tiles] = self.slot(slot);
+                    let [patches, tiles] = slots(slot);
                     let depth = self.cut.tiling.part(part).len();
                     let merge = if part == 0 { Merge::Write } else { Merge::Add };
                     for at in (0..PANEL).step_by(kernels.columns) {
