@@ -96,7 +96,7 @@ pub struct NetworkArgs {
     #[arg(long, default_value = "f32", value_name = "f32|bf16")]
     pub precision: Precision,
     /// The arithmetic of convolutions: plain, or winograd, which computes those of 3×3 windows at a stride of one with fewer multiplications where
-    /// that saves time (f32). It rounds differently, in every run and within every limit alike
+    /// that saves time. It rounds differently, in every run and within every limit alike
     #[arg(long, default_value = "plain", value_name = "plain|winograd")]
     pub convolutions: Convolutions,
     /// Samples in a batch; `train` and `plan` also take max, the largest batch for which a plan is found

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use anyhow::{Result, bail};
 use elbowroom::data::Tokenizer;
+use elbowroom::engine::kernels;
 use elbowroom::graph::zoo::{self, Options};
 use elbowroom::graph::{Content, Convolutions, Graph, Mode, OpKind, Precision, Role};
 use elbowroom::ir::Bytes;
@@ -85,10 +86,11 @@ pub fn warn_of_tiles_without_effect(args: &NetworkArgs, tiles: TileChoice) {
 /// The network that the user named, in the zoo or in a file.
 pub fn source(args: &NetworkArgs) -> Result<Source> {
     let source = Source::open(&args.model)?.precision(args.precision).convolutions(args.convolutions);
-    if args.precision == Precision::Bf16 && args.convolutions != Convolutions::Plain {
+    let is_slower = args.precision == Precision::Bf16 && kernels::has_matrix_unit();
+    if args.convolutions == Convolutions::Winograd && is_slower {
         let _ = writeln!(
             std::io::stderr(),
-            "warning: --convolutions has no effect: with --precision bf16 all convolutions are plain"
+            "warning: this processor multiplies bf16 numbers in a matrix unit, which only plain convolutions use: --convolutions plain takes less time"
         );
     }
     Ok(match args.loss {

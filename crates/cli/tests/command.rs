@@ -596,9 +596,16 @@ fn a_network_with_winograds_convolutions() {
     );
     assert!(text.contains("Winograd's convolutions where they save time"), "{text}");
 
-    let (narrow, err) = train("--precision bf16 --memory 100% --convolutions winograd");
-    assert!(err.contains("warning: --convolutions has no effect: with --precision bf16"), "{err}");
-    assert_eq!(narrow["losses"], train("--precision bf16 --memory 100%").0["losses"]);
+    let (narrow, err) = train("--precision bf16 --convolutions winograd --memory 50% --verify");
+    let unit = elbowroom::engine::kernels::has_matrix_unit();
+    assert_eq!(
+        err.contains("warning: this processor multiplies bf16 numbers in a matrix unit"),
+        unit,
+        "{err}"
+    );
+    assert_eq!(narrow["verified"].as_bool(), Some(true));
+    assert_ne!(narrow["losses"], half["losses"]);
+    assert_ne!(narrow["losses"], train("--precision bf16 --memory 100%").0["losses"]);
     let sentence = ["fast", "plain or winograd"];
     expect_sentence(at, &format!("train {SMALL} --convolutions fast"), 2, &sentence);
 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use elbowroom::algorithms::{AlgorithmChoice, Chosen, Conditions, choose, counts};
 use elbowroom::graph::op::Algorithm;
 use elbowroom::graph::zoo::{self, Options};
-use elbowroom::graph::{Convolutions, Graph, OpKind};
+use elbowroom::graph::{Convolutions, Graph, OpKind, Precision};
 use elbowroom::ir::TensorId;
 use elbowroom::ir::planning::Freedom;
 use elbowroom::size::MemorySpec;
@@ -90,32 +90,34 @@ fn other_bits_are_the_same_in_both_runs() {
 }
 
 /// A network with Winograd's convolutions in the stages of which the shapes gain from them, all but the last.
-fn by_winograd() -> Arc<Graph> {
+fn by_winograd(precision: Precision) -> Arc<Graph> {
     let plain = zoo::build("resnet18", &Options::new(4).width(32)).unwrap();
-    let graph = plain.with_convolutions(Convolutions::Winograd);
+    let graph = plain.in_precision(precision).unwrap().with_convolutions(Convolutions::Winograd);
     assert!(counts(&graph)["winograd"] > 15, "{:?}", counts(&graph));
     Arc::new(graph)
 }
 
 #[test]
 fn winograd_has_the_same_bits_within_every_limit() {
-    let run = |memory: &str| {
-        let training = training(by_winograd(), memory).algorithms(AlgorithmChoice::BitExact);
-        let found = training.run_observed(&Quiet).unwrap();
-        assert_eq!(found.verified, Some(true));
-        assert_eq!(found.measured_peak_bytes, found.plan.predicted_peak_bytes);
-        found
-    };
-    let [whole, half, least] = ["100%", "50%", "min"].map(run);
-    assert_eq!((&half.losses, &least.losses), (&whole.losses, &whole.losses));
-    assert!(whole.algorithms.contains_key("winograd"), "{:?}", whole.algorithms);
-    // The least has all of them, but with the smallest workspace.
-    assert!(least.algorithms["winograd-lean"] > 15 && !least.algorithms.contains_key("winograd"));
+    for precision in [Precision::F32, Precision::Bf16] {
+        let run = |memory: &str| {
+            let training = training(by_winograd(precision), memory).algorithms(AlgorithmChoice::BitExact);
+            let found = training.run_observed(&Quiet).unwrap();
+            assert_eq!(found.verified, Some(true));
+            assert_eq!(found.measured_peak_bytes, found.plan.predicted_peak_bytes);
+            found
+        };
+        let [whole, half, least] = ["100%", "50%", "min"].map(run);
+        assert_eq!((&half.losses, &least.losses), (&whole.losses, &whole.losses));
+        assert!(whole.algorithms.contains_key("winograd"), "{:?}", whole.algorithms);
+        // The least has all of them, but with the smallest workspace.
+        assert!(least.algorithms["winograd-lean"] > 15 && !least.algorithms.contains_key("winograd"));
+    }
 }
 
 #[test]
 fn weights_of_plain_convolutions_alone_are_cut() {
-    let graph = by_winograd();
+    let graph = by_winograd(Precision::F32);
     let tileable: HashSet<TensorId> = graph.tileable().iter().map(|weight| weight.tensor).collect();
     let mut seen = [0, 0];
     for node in graph.nodes.values().filter(|node| matches!(node.kind, OpKind::Conv2d { .. })) {

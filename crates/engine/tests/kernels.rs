@@ -10,7 +10,7 @@ use elbowroom_graph::op::{
     Mask, Places, Pool, Product, Queries, Response, Rotation, Sgd, Window,
 };
 use elbowroom_graph::signature::Size;
-use elbowroom_graph::{DType, OpKind};
+use elbowroom_graph::{DType, Mixed, OpKind};
 use rayon::ThreadPool;
 
 const SEED: u64 = 0x1234_5678_9abc_def0;
@@ -314,11 +314,21 @@ fn computed_by_other_algorithms(convs: impl Iterator<Item = Conv>) -> [usize; 2]
                 let other = kind.computed_by(algorithm).expect("a convolution");
                 check(&other);
                 if algorithm == Algorithm::WinogradLean {
+                    let in_bf16 = |kind: &OpKind| {
+                        let inputs = vec![DType::Bf16; kind.signature().inputs.len()];
+                        OpKind::Mixed(Box::new(Mixed {
+                            kind: kind.clone(),
+                            inputs,
+                            outputs: vec![DType::F32],
+                        }))
+                    };
                     let whole = kind.computed_by(Algorithm::Winograd).expect("a convolution");
-                    assert!(
-                        workspace(&other) <= workspace(&whole) && bits(&other) == bits(&whole),
-                        "{other:?}"
-                    );
+                    for (lean, whole) in [(in_bf16(&other), in_bf16(&whole)), (other.clone(), whole)] {
+                        assert!(
+                            workspace(&lean) <= workspace(&whole) && bits(&lean) == bits(&whole),
+                            "{lean:?}"
+                        );
+                    }
                 }
                 winograd += usize::from(algorithm == Algorithm::Winograd);
                 direct += usize::from(algorithm == Algorithm::Direct && workspace(&other).is_zero());
@@ -654,6 +664,7 @@ fn bf16_operands_larger_than_a_part() {
     let groups = Groups { channels: Channels { batch: 9, channels: 64, spatial: 23 * 23 }, groups: 8 };
     let pool = Pool { planes: 400, in_size: [33, 33], out_size: [17, 17], window: Window::square(3, 2, 1) };
     let plain = conv(5, [40, 24], [43, 41], Window::square(3, 1, 1));
+    let transformed = Conv { algorithm: Algorithm::Winograd, ..plain };
     let strided = conv(7, [24, 40], [63, 61], Window::square(3, 2, 1));
     let depthwise = GroupedConv {
         conv: conv(3, [96, 96], [41, 43], Window::square(3, 1, 1)),
@@ -694,6 +705,9 @@ fn bf16_operands_larger_than_a_part() {
         OpKind::Conv2d { conv: plain, bias: true },
         OpKind::Conv2dGradInput(plain),
         OpKind::Conv2dGradWeight(plain),
+        OpKind::Conv2d { conv: transformed, bias: true },
+        OpKind::Conv2dGradInput(transformed),
+        OpKind::Conv2dGradWeight(transformed),
         OpKind::Conv2d { conv: strided, bias: false },
         OpKind::Conv2dGradInput(strided),
         OpKind::Conv2dGradWeight(strided),

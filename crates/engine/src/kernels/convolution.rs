@@ -143,7 +143,7 @@ pub fn windows<'a, T: Number>(conv: &Conv, dilation: [usize; 2], x: &'a [T]) -> 
 pub unsafe fn forward<T: Factor>(o: &Operands<'_>, pool: &ThreadPool, conv: &Conv, bias: bool) {
     if !conv.algorithm.has_usual_bits() {
         // SAFETY: the caller's promise.
-        return unsafe { winograd::forward(o, pool, conv, bias) };
+        return unsafe { winograd::forward::<T>(o, pool, conv, bias) };
     }
     if conv.algorithm == Algorithm::Direct {
         // SAFETY: the result is apart from all operands.
@@ -178,7 +178,7 @@ pub unsafe fn forward<T: Factor>(o: &Operands<'_>, pool: &ThreadPool, conv: &Con
 pub unsafe fn grad_weight<T: Factor>(o: &Operands<'_>, pool: &ThreadPool, conv: &Conv) {
     if !conv.algorithm.has_usual_bits() {
         // SAFETY: the caller's promise.
-        return unsafe { winograd::grad_weight(o, pool, conv) };
+        return unsafe { winograd::grad_weight::<T>(o, pool, conv) };
     }
     let extents = grad_weight_extents(conv);
     // SAFETY: the result is apart from all operands.
@@ -196,7 +196,7 @@ pub unsafe fn grad_weight<T: Factor>(o: &Operands<'_>, pool: &ThreadPool, conv: 
 pub unsafe fn grad_input<T: Factor>(o: &Operands<'_>, pool: &ThreadPool, conv: &Conv) {
     if !conv.algorithm.has_usual_bits() {
         // SAFETY: the caller's promise.
-        return unsafe { winograd::grad_input(o, pool, conv) };
+        return unsafe { winograd::grad_input::<T>(o, pool, conv) };
     }
     // SAFETY: the result is apart from all operands.
     unsafe {

@@ -203,18 +203,24 @@ pub fn workspace(kind: &OpKind) -> Bytes {
 /// neighbours do not run there.
 pub fn uses_matrix_unit(kind: &OpKind) -> bool {
     let OpKind::Mixed(mixed) = kind else { return false };
-    !bf16_factors(mixed).is_empty() && tile::Tiles::of_matrix_unit().is_some()
+    let is_transformed = kind.conv().is_some_and(|conv| !conv.algorithm.has_usual_bits());
+    !is_transformed && !bf16_factors(mixed).is_empty() && has_matrix_unit()
+}
+
+/// Whether this process multiplies bf16 numbers in a matrix unit (AMX), where that is worth it; Winograd's convolutions do not.
+pub fn has_matrix_unit() -> bool {
+    tile::Tiles::of_matrix_unit().is_some()
 }
 
 /// The operands that the kernel of an op takes as bf16 numbers and converts when it packs them; none if it takes all in `f32`.
 fn bf16_factors(mixed: &Mixed) -> &'static [usize] {
-    let is_tiled = |conv: &Conv| matches!(conv.algorithm, Algorithm::Tiled | Algorithm::Lean);
+    let converts = |conv: &Conv| conv.algorithm != Algorithm::Direct;
     let factors: &[usize] = match &mixed.kind {
         // The other factor is a weight, which is packed from `f32`.
         OpKind::Linear { .. } | OpKind::LinearGradInput(_) => &[0],
         OpKind::LinearGradWeight { .. } => &[0, 1],
-        OpKind::Conv2d { conv, .. } | OpKind::Conv2dGradInput(conv) if is_tiled(conv) => &[0],
-        OpKind::Conv2dGradWeight(conv) if is_tiled(conv) => &[0, 1],
+        OpKind::Conv2d { conv, .. } | OpKind::Conv2dGradInput(conv) if converts(conv) => &[0],
+        OpKind::Conv2dGradWeight(conv) if converts(conv) => &[0, 1],
         OpKind::Attention(_) => &[0],
         OpKind::AttentionGrad(_) => &[0, 1, 3],
         OpKind::CrossAttention(_) => &[0, 1, 2],

@@ -205,7 +205,7 @@ pub struct Tiles {
     pub by_listed_rows: &'static [TileFn<ListedRows>],
     /// Rows of tiles whose A lies in blocks, a power of two.
     pub block_rows: usize,
-    /// The tile of that many rows, for floats.
+    /// The tile of that many rows; that of vectors where there is a matrix unit.
     pub by_blocks: TileFn<EvenRows, BlockedColumns>,
 }
 
@@ -522,7 +522,7 @@ static AVX512_BF16: Tiles = Tiles {
     by_rows: tiles_of!(12, avx512_bf16, EvenRows),
     by_listed_rows: tiles_of!(12, avx512_bf16, ListedRows),
     block_rows: 8,
-    by_blocks: avx512::<8, EvenRows>,
+    by_blocks: avx512_bf16::<8, EvenRows>,
 };
 
 /// As [`AVX512_BF16`], by the matrix unit.
@@ -534,7 +534,7 @@ static AMX_BF16: Tiles = Tiles {
     by_rows: tiles_of!(32, matrix_unit::tile, EvenRows),
     by_listed_rows: tiles_of!(32, matrix_unit::tile, ListedRows),
     block_rows: 8,
-    by_blocks: avx512::<8, EvenRows>,
+    by_blocks: avx512_bf16::<8, EvenRows>,
 };
 
 /// 12 of 16 registers hold sums.

@@ -14,14 +14,18 @@ use elbowroom_graph::op::{Algorithm, Conv};
 use rayon::ThreadPool;
 
 use super::Operands;
+use super::isa::Isa;
+use super::number::Number;
 use super::parallel::Shared;
 use super::tile::Tiles;
 
+mod forms;
 mod pass;
 mod tiles;
 mod transforms;
 mod weight_sums;
 
+use forms::Computation;
 use pass::{Pass, PassCut};
 use transforms::{Images, Weights};
 use weight_sums::{WeightSums, WeightSumsCut};
@@ -65,22 +69,28 @@ pub fn grad_weight_scratch(conv: &Conv) -> usize {
     WeightSumsCut::new(conv).scratch()
 }
 
+/// The fastest tiles for products of transformed numbers.
+fn tiles<T: Number>() -> &'static Tiles {
+    let pairs = if T::IS_BF16 && Isa::gains_from_pairs() { Tiles::of_pairs() } else { None };
+    pairs.unwrap_or_else(Tiles::detect)
+}
+
 /// Images of `x` whose position 0 of the results has its patch where the padding begins.
-fn inputs<'a>(conv: &Conv, x: &'a [f32]) -> Images<'a> {
+fn inputs<'a, T>(conv: &Conv, x: &'a [T]) -> Images<'a, T> {
     let start = conv.window.padding.map(|padding| -(padding as isize));
     Images { data: x, channels: conv.in_channels, size: conv.in_size, start }
 }
 
 /// # Safety
 /// As [`super::run`].
-pub unsafe fn forward(o: &Operands<'_>, pool: &ThreadPool, conv: &Conv, bias: bool) {
+pub unsafe fn forward<T: Number>(o: &Operands<'_>, pool: &ThreadPool, conv: &Conv, bias: bool) {
     let (inner, outer) = (conv.in_channels, conv.out_channels);
     // SAFETY: the result is apart from all operands, and the scratch as large as declared.
     unsafe {
-        let (x, w) = (o.read(0, conv.x().len()), o.read(1, conv.w().len()));
+        let (x, w) = (o.read::<T>(0, conv.x().len()), o.read(1, conv.w().len()));
         let weights = Weights { data: w, extents: [outer, inner], steps: [9 * inner, 9], reversed: false };
         let pass = Pass {
-            kernels: Tiles::detect(),
+            kernels: tiles::<T>(),
             cut: PassCut::forward(conv),
             images: inputs(conv, x),
             weights,
@@ -94,15 +104,15 @@ pub unsafe fn forward(o: &Operands<'_>, pool: &ThreadPool, conv: &Conv, bias: bo
 
 /// # Safety
 /// As [`super::run`].
-pub unsafe fn grad_input(o: &Operands<'_>, pool: &ThreadPool, conv: &Conv) {
+pub unsafe fn grad_input<T: Number>(o: &Operands<'_>, pool: &ThreadPool, conv: &Conv) {
     let (inner, outer) = (conv.out_channels, conv.in_channels);
     // SAFETY: as in `forward`.
     unsafe {
-        let (dy, w) = (o.read(0, conv.y().len()), o.read(1, conv.w().len()));
+        let (dy, w) = (o.read::<T>(0, conv.y().len()), o.read(1, conv.w().len()));
         // Position q sees dy from q + padding − 2 to q + padding.
         let start = conv.window.padding.map(|padding| padding as isize - 2);
         let pass = Pass {
-            kernels: Tiles::detect(),
+            kernels: tiles::<T>(),
             cut: PassCut::backward(conv),
             images: Images { data: dy, channels: inner, size: conv.out_size, start },
             weights: Weights { data: w, extents: [outer, inner], steps: [9, 9 * outer], reversed: true },
@@ -116,12 +126,12 @@ pub unsafe fn grad_input(o: &Operands<'_>, pool: &ThreadPool, conv: &Conv) {
 
 /// # Safety
 /// As [`super::run`].
-pub unsafe fn grad_weight(o: &Operands<'_>, pool: &ThreadPool, conv: &Conv) {
+pub unsafe fn grad_weight<T: Number>(o: &Operands<'_>, pool: &ThreadPool, conv: &Conv) {
     // SAFETY: as in `forward`.
     unsafe {
-        let (x, dy) = (o.read(0, conv.x().len()), o.read(1, conv.y().len()));
+        let (x, dy) = (o.read::<T>(0, conv.x().len()), o.read::<T>(1, conv.y().len()));
         let sums = WeightSums {
-            kernels: Tiles::detect(),
+            kernels: tiles::<T>(),
             cut: WeightSumsCut::new(conv),
             images: inputs(conv, x),
             results: Images { data: dy, channels: conv.out_channels, size: conv.out_size, start: [0, 0] },
@@ -137,16 +147,21 @@ mod tests {
     use elbowroom_graph::op::Window;
 
     use super::*;
-    use crate::kernels::isa::Isa;
+    use crate::kernels::bf16::Bf16;
 
     fn numbers(len: usize, seed: usize) -> Vec<f32> {
         (0..len).map(|i| ((i * 7919 + seed * 104_729) % 2003) as f32 / 1001.5 - 1.0).collect()
     }
 
-    /// The bits of `y` and of `dw`.
-    fn computed_by(kernels: &'static Tiles, conv: &Conv) -> [Vec<u32>; 2] {
+    /// The bits of `y` and of `dw`, from images of this type.
+    fn computed_by<T: Number>(
+        kernels: &'static Tiles,
+        conv: &Conv,
+        number: impl Fn(f32) -> T,
+    ) -> [Vec<u32>; 2] {
         let pool = rayon::ThreadPoolBuilder::new().num_threads(1).build().expect("threads start");
         let [x, w, dy] = [conv.x(), conv.w(), conv.y()].map(|shape| numbers(shape.len(), shape.len()));
+        let [x, dy] = [x, dy].map(|numbers| numbers.into_iter().map(&number).collect::<Vec<T>>());
         let (mut y, mut dw) = (vec![0.0f32; dy.len()], vec![0.0f32; w.len()]);
         // What was there before does not show.
         let mut of_pass = vec![f32::NAN; scratch(conv)];
@@ -180,14 +195,21 @@ mod tests {
     #[test]
     fn every_instruction_set_gives_the_same_bits() {
         let window = Window::square(3, 1, 1);
-        for (batch, [in_channels, out_channels], in_size) in [(2, [37, 50], [9, 11]), (3, [16, 33], [4, 4])] {
+        let sets = [Isa::Baseline, Isa::Avx2, Isa::Avx512].into_iter().filter(|&isa| isa <= Isa::detect());
+        // Tiles of three lines, an odd number of them, so that a pair may have one of the next line.
+        for (batch, [in_channels, out_channels], in_size) in [(2, [37, 50], [9, 11]), (3, [16, 33], [5, 6])] {
             let (out_size, algorithm) = (in_size, Algorithm::Winograd);
             let conv = Conv { batch, in_channels, in_size, out_channels, out_size, window, algorithm };
-            let expected = computed_by(Tiles::detect(), &conv);
-            assert!(expected.iter().flatten().all(|&bits| f32::from_bits(bits).is_finite()));
-            for isa in [Isa::Baseline, Isa::Avx2, Isa::Avx512].into_iter().filter(|&isa| isa <= Isa::detect())
-            {
-                assert!(computed_by(Tiles::of(isa), &conv) == expected, "{isa:?}");
+            let floats = computed_by(Tiles::detect(), &conv, |x| x);
+            let rounded = computed_by(Tiles::detect(), &conv, Bf16::nearest);
+            assert!(floats.iter().chain(&rounded).flatten().all(|&bits| f32::from_bits(bits).is_finite()));
+            assert!(floats[0] != rounded[0] && floats[1] != rounded[1]);
+            for tiles in sets.clone().map(Tiles::of) {
+                assert!(computed_by(tiles, &conv, |x| x) == floats, "{} columns", tiles.columns);
+                assert!(computed_by(tiles, &conv, Bf16::nearest) == rounded, "{} columns", tiles.columns);
+            }
+            if let Some(pairs) = Tiles::of_pairs() {
+                assert!(computed_by(pairs, &conv, Bf16::nearest) == rounded, "pairs");
             }
         }
     }

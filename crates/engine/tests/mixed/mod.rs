@@ -50,15 +50,20 @@ fn is_sum_of_parts(kind: &OpKind, operands: &[Vec<f64>]) -> bool {
     adds_up && operands.iter().map(Vec::len).sum::<usize>() > 1 << 18
 }
 
-/// Whether a kernel rounds what it multiplies besides its operands: probabilities, and their gradients.
-fn rounds_probabilities(mixed: &Mixed) -> bool {
+/// How far results are off, as a share of the largest, where a kernel rounds what it multiplies besides its operands: probabilities and their
+/// gradients, and what Winograd's convolutions transform, of which a result is a sum of nine.
+fn rounding(mixed: &Mixed) -> Option<f64> {
+    if let Some(conv) = mixed.kind.conv() {
+        return (!conv.algorithm.has_usual_bits()).then(|| 2f64.powi(-7));
+    }
     let sums = match mixed.kind {
         OpKind::Attention(_) | OpKind::CrossAttention(_) => None,
         OpKind::AttentionGrad(_) => Some(2),
         OpKind::CrossAttentionGrad(_) => Some(4),
-        _ => return false,
+        _ => return None,
     };
-    (0..mixed.inputs.len()).filter(|&at| Some(at) != sums).all(|at| mixed.inputs[at] == DType::Bf16)
+    let mut factors = (0..mixed.inputs.len()).filter(|&at| Some(at) != sums);
+    factors.all(|at| mixed.inputs[at] == DType::Bf16).then(|| 2f64.powi(-8))
 }
 
 /// Checks a kind with bf16 operands, in every place that its results may have and on one thread and two.
@@ -91,13 +96,12 @@ pub fn check(kind: &OpKind, operands: &[Vec<f64>], pools: &[ThreadPool; 2]) {
                     }
                     // Sums over parts of a large op, and in a matrix unit: their order is another one.
                     let of_parts = mixed.outputs[at] == DType::F32 && is_sum_of_parts(kind, &known);
-                    let rounds = rounds_probabilities(&mixed);
-                    if of_parts || rounds || uses_matrix_unit(&typed) {
+                    let rounding = rounding(&mixed);
+                    if of_parts || rounding.is_some() || uses_matrix_unit(&typed) {
                         let size = expected.iter().fold(1e-3f64, |size, x| size.max(x.abs()));
                         // What is rounded may be the neighbour.
                         let step = if mixed.outputs[at] == DType::Bf16 { 2f64.powi(-7) } else { 0.0 };
-                        // Sums of what is rounded are off by about its last bit.
-                        let share = if rounds { 2f64.powi(-8) } else { 2e-5 };
+                        let share = rounding.unwrap_or(2e-5);
                         let near = |(found, expected): (&f64, &f64)| {
                             (found - expected).abs() <= share * size + step * expected.abs()
                         };

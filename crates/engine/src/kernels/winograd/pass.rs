@@ -6,14 +6,18 @@ use std::ops::Range;
 use elbowroom_graph::op::Conv;
 use rayon::ThreadPool;
 
+use super::super::number::Number;
 use super::super::parallel::{Shared, each};
 use super::super::product::even_part;
-use super::super::tile::{BlockedColumns, EvenRows, Merge, Tiles};
+use super::super::tile::{BLOCK_DEPTH, BlockedColumns, EvenRows, Merge, Tiles};
+use super::forms::{Computation, Form};
 use super::tiles::{Matrices, PANEL, PART, PATCH_ELEMENTS, Tiling, pieces};
-use super::transforms::{Images, LANES, Results, Weights, collect, pixels, transform, transform_weights};
+use super::transforms::{
+    Blocks, Images, LANES, Results, Weights, collect, pixels, transform, transform_weights,
+};
 use super::{Kept, TASK};
 
-/// Floats of the weights of a panel that a second-level cache keeps while the tiles of a part are multiplied with them.
+/// Elements of the weights of a panel that a second-level cache keeps while the tiles of a part are multiplied with them.
 const CACHED: usize = 1 << 16;
 
 /// How a pass is cut: a function of its extents.
@@ -85,13 +89,13 @@ impl PassCut {
 }
 
 /// The operands of a pass.
-pub struct Pass<'a> {
+pub struct Pass<'a, T> {
     /// Those of the matrix product.
     pub kernels: &'static Tiles,
     /// How it is cut.
     pub cut: PassCut,
     /// The images that it reads.
-    pub images: Images<'a>,
+    pub images: Images<'a, T>,
     /// The weights, from its inputs to its outputs.
     pub weights: Weights<'a>,
     /// One number for each output.
@@ -109,16 +113,20 @@ struct Placed {
     slot: usize,
 }
 
-impl Pass<'_> {
-    /// # Safety
-    /// Results and scratch are as large as they must be, and nothing else touches them.
-    pub unsafe fn compute(&self, pool: &ThreadPool) {
+impl<T: Number> Computation for Pass<'_, T> {
+    type Number = T;
+
+    fn tiles(&self) -> &'static Tiles {
+        self.kernels
+    }
+
+    unsafe fn compute_by<F: Form>(&self, pool: &ThreadPool) {
         let cut = &self.cut;
         let (panels, parts, slots) = (cut.panels(), cut.tiling.parts(), cut.part_slots());
         let transform_weights = |panels: Range<usize>| {
             // SAFETY: every panel has a slot of its own.
             each(pool, panels.len(), |slot| unsafe {
-                self.transform_weights(Placed { number: panels.start + slot, slot });
+                self.transform_weights::<F>(Placed { number: panels.start + slot, slot });
             });
         };
         if cut.keeps_weights() {
@@ -131,8 +139,9 @@ impl Pass<'_> {
                     let part = Placed { number, slot };
                     // SAFETY: the slot and the results at these tiles are this task's.
                     unsafe {
-                        self.transform(part, 0..cut.depth());
-                        (0..panels).for_each(|number| self.multiply(part, Placed { number, slot: number }));
+                        self.transform::<F>(part, 0..cut.depth());
+                        (0..panels)
+                            .for_each(|number| self.multiply::<F>(part, Placed { number, slot: number }));
                     }
                 }
             });
@@ -144,7 +153,7 @@ impl Pass<'_> {
             each(pool, parts.len() * groups, |task| {
                 let group = task % groups * TASK;
                 // SAFETY: these channels of the slot are this task's.
-                unsafe { self.transform(part(task / groups), group..cut.depth().min(group + TASK)) };
+                unsafe { self.transform::<F>(part(task / groups), group..cut.depth().min(group + TASK)) };
             });
             for panels in pieces(0..panels, cut.panel_slots()) {
                 if !cut.keeps_weights() {
@@ -154,7 +163,7 @@ impl Pass<'_> {
                     let slot = task % panels.len();
                     // SAFETY: these outputs at these tiles are this task's; slots are only read now.
                     unsafe {
-                        self.multiply(
+                        self.multiply::<F>(
                             part(task / panels.len()),
                             Placed { number: panels.start + slot, slot },
                         );
@@ -163,7 +172,9 @@ impl Pass<'_> {
             }
         }
     }
+}
 
+impl<T: Number> Pass<'_, T> {
     /// Where the weights of a panel go.
     fn weights_of(&self, slot: usize) -> *mut f32 {
         // SAFETY: slots lie in the scratch.
@@ -180,21 +191,21 @@ impl Pass<'_> {
 
     /// # Safety
     /// Nothing else touches the slot.
-    unsafe fn transform_weights(&self, panel: Placed) {
+    unsafe fn transform_weights<F: Form>(&self, panel: Placed) {
         let to = self.weights_of(panel.slot);
         // SAFETY: the caller's promise.
-        unsafe { transform_weights(self.weights, panel.number * PANEL, self.cut.depth(), to) };
+        unsafe { transform_weights::<F>(self.weights, panel.number * PANEL, self.cut.depth(), to) };
     }
 
     /// Transforms some channels of the patches of a part.
     ///
     /// # Safety
     /// Nothing else touches these channels of the slot.
-    unsafe fn transform(&self, part: Placed, channels: Range<usize>) {
+    unsafe fn transform<F: Form>(&self, part: Placed, channels: Range<usize>) {
         let (mut pixels, patches) = (pixels(), self.patches_of(part.slot));
         self.cut.tiling.visit(part.number, (channels, LANES), |runs, channel| {
             // SAFETY: the caller's promise.
-            unsafe { transform::<LANES>(&self.images, runs, channel, patches, &mut pixels) };
+            unsafe { transform::<F, Blocks>(&self.images, runs, channel, patches, &mut pixels) };
         });
     }
 
@@ -202,13 +213,14 @@ impl Pass<'_> {
     ///
     /// # Safety
     /// Both slots are filled; nothing else touches these outputs at these tiles.
-    unsafe fn multiply(&self, part: Placed, panel: Placed) {
+    unsafe fn multiply<F: Form>(&self, part: Placed, panel: Placed) {
         let (cut, kernels) = (&self.cut, self.kernels);
-        let (depth, patches, weights) =
-            (cut.depth(), self.patches_of(part.slot), self.weights_of(panel.slot));
+        // In elements.
+        let (depth, panel_len) = (cut.depth() / F::NUMBERS, cut.panel_len() / F::NUMBERS);
+        let (patches, weights) = (self.patches_of(part.slot), self.weights_of(panel.slot));
         let results = Results { data: self.results, channels: cut.outputs, positions: cut.positions };
         // The products of a few tiles stay in the nearest cache, but the weights are read once for each few.
-        let together = if cut.panel_len() <= CACHED { kernels.block_rows } else { PANEL };
+        let together = if panel_len <= CACHED { kernels.block_rows } else { PANEL };
         let mut products = MaybeUninit::<[f32; PATCH_ELEMENTS * PANEL * PANEL]>::uninit();
         let (products, step) = (products.as_mut_ptr().cast::<f32>(), together * PANEL);
         let mut pixels = pixels();
@@ -217,8 +229,8 @@ impl Pass<'_> {
             unsafe {
                 for element in 0..PATCH_ELEMENTS {
                     for row in (0..tiles.len()).step_by(kernels.block_rows) {
-                        let start = patches.at(element, (first + row) * LANES);
-                        let a = BlockedColumns { start, step: PART * LANES };
+                        let start = patches.at(element, (first + row) * BLOCK_DEPTH);
+                        let a = BlockedColumns { start, step: PART * BLOCK_DEPTH };
                         for column in (0..PANEL).step_by(kernels.columns) {
                             let b = EvenRows::new(weights.add(element * depth * PANEL + column), PANEL);
                             let c = products.add(element * step + row * PANEL + column);

@@ -3,15 +3,18 @@
 //! what its transform has.
 
 use super::super::isa::vectorized;
+use super::super::number::Number;
 use super::super::pack::{GROUP, transpose, transpose_lines};
 use super::super::parallel::Shared;
+use super::super::tile::BLOCK_DEPTH;
+use super::forms::{Element, Form};
 use super::tiles::{Matrices, PANEL, PART, PATCH_ELEMENTS, TileRun, copy_few};
 
 /// Channels that are transformed together.
 pub const LANES: usize = 16;
 
 /// One number of each channel.
-type Vector = [f32; LANES];
+pub type Vector = [f32; LANES];
 
 /// Rows of pixels of the patches, or tiles, of a run: a buffer.
 pub type Pixels<const ROWS: usize> = [[Vector; 2 * PANEL + 2]; ROWS];
@@ -23,9 +26,9 @@ pub const fn pixels<const ROWS: usize>() -> Pixels<ROWS> {
 
 /// Images, `[batch, channels, size]`, and where position 0 of the results has its patch.
 #[derive(Clone, Copy)]
-pub struct Images<'a> {
+pub struct Images<'a, T> {
     /// The elements.
-    pub data: &'a [f32],
+    pub data: &'a [T],
     /// Channels of an image.
     pub channels: usize,
     /// Height and width.
@@ -34,7 +37,7 @@ pub struct Images<'a> {
     pub start: [isize; 2],
 }
 
-impl Images<'_> {
+impl<T: Number> Images<'_, T> {
     /// Reads `len` columns of the rows of a run's patches, for [`LANES`] channels from `channel` on: zeros outside the image and behind the
     /// last channel.
     fn read<const ROWS: usize>(&self, run: &TileRun, channel: usize, len: usize, pixels: &mut Pixels<ROWS>) {
@@ -58,34 +61,79 @@ impl Images<'_> {
     }
 }
 
-/// Writes the vectors of a tile to panels of `WIDTH` channels, which have a row of `WIDTH` floats for each tile of a part.
+/// Vectors of a tile, one for each element of a patch.
+type Vectors = [Vector; PATCH_ELEMENTS];
+
+/// How the vectors of a tile are written to panels.
+pub trait Layout {
+    /// Writes them, for [`LANES`] channels from `channel` on, at number `tile` of a part.
+    ///
+    /// # Safety
+    /// The places can be written; the processor has the instructions of the form.
+    unsafe fn put<F: Form>(vectors: &Vectors, channel: usize, tile: usize, to: Matrices);
+}
+
+/// Writes elements that have their numbers in place `place`: to those of the first place the others are added.
 ///
 /// # Safety
-/// The places can be written.
+/// They can be written, and have values.
 #[inline(always)]
-unsafe fn put<const WIDTH: usize>(
-    vectors: &[Vector; PATCH_ELEMENTS],
-    (channel, tile): (usize, usize),
-    to: Matrices,
-) {
-    let piece = WIDTH.min(LANES);
-    for (element, vector) in vectors.iter().enumerate() {
-        for first in (0..LANES).step_by(piece) {
-            let channel = channel + first;
-            let place = (channel / WIDTH * PART + tile) * WIDTH + channel % WIDTH;
-            // SAFETY: the caller's promise.
-            unsafe { copy_few(vector[first..].as_ptr(), to.at(element, place), piece) };
+unsafe fn add_elements<F: Form>(elements: &[Element], place: usize, to: *mut Element) {
+    let kept = if place == 0 { 0 } else { Element::MAX };
+    for (lane, &new) in elements.iter().enumerate() {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let to = to.add(lane);
+            to.write(if F::NUMBERS == 1 { new } else { to.read() & kept | new });
         }
     }
 }
 
-/// `Bᵀ·d·B` of the patches of [`LANES`] channels from `channel` on, in panels of `WIDTH` channels. The runs are those of some tiles, the first of
-/// which is number `tile` of its part.
+/// Blocks of A: the product runs along the channels, of which a block has [`BLOCK_DEPTH`] elements for each tile of a part.
+pub enum Blocks {}
+
+impl Layout for Blocks {
+    #[inline(always)]
+    unsafe fn put<F: Form>(vectors: &Vectors, channel: usize, tile: usize, to: Matrices) {
+        let at = channel / F::NUMBERS;
+        let place = (at / BLOCK_DEPTH * PART + tile) * BLOCK_DEPTH + at % BLOCK_DEPTH;
+        for (element, vector) in vectors.iter().enumerate() {
+            // SAFETY: the caller's promise.
+            unsafe { F::write(vector, to.at(element, place).cast()) };
+        }
+    }
+}
+
+/// Panels of `WIDTH` channels: the product runs along the tiles, for which a panel has rows of `WIDTH` elements.
+pub enum Rows<const WIDTH: usize> {}
+
+impl<const WIDTH: usize> Layout for Rows<WIDTH> {
+    #[inline(always)]
+    unsafe fn put<F: Form>(vectors: &Vectors, channel: usize, tile: usize, to: Matrices) {
+        let (row, place) = (tile / F::NUMBERS, tile % F::NUMBERS);
+        let piece = WIDTH.min(LANES);
+        for (element, vector) in vectors.iter().enumerate() {
+            // SAFETY: the caller's promise.
+            let elements = unsafe { F::elements(vector, place) };
+            for first in (0..LANES).step_by(piece) {
+                let channel = channel + first;
+                let start = (channel / WIDTH * (PART / F::NUMBERS) + row) * WIDTH + channel % WIDTH;
+                // SAFETY: the caller's promise.
+                unsafe {
+                    add_elements::<F>(&elements[first..first + piece], place, to.at(element, start).cast());
+                }
+            }
+        }
+    }
+}
+
+/// `Bᵀ·d·B` of the patches of [`LANES`] channels from `channel` on. The runs are those of some tiles, the first of which is number `tile` of its
+/// part.
 ///
 /// # Safety
-/// `patches` has panels for all channels, and nothing else touches these channels at these tiles.
-pub unsafe fn transform<const WIDTH: usize>(
-    images: &Images<'_>,
+/// `patches` has panels for all channels, and nothing else touches these channels at these tiles; the processor has the instructions of the form.
+pub unsafe fn transform<F: Form, L: Layout>(
+    images: &Images<'_, impl Number>,
     (runs, tile): (&[TileRun], usize),
     channel: usize,
     patches: Matrices,
@@ -94,32 +142,35 @@ pub unsafe fn transform<const WIDTH: usize>(
     for run in runs {
         let columns = 2 * run.count + 2;
         images.read(run, channel, columns, pixels);
-        vectorized(
-            #[inline(always)]
-            || {
-                // Columns first, in place: neighbouring patches share half of them.
-                let [a, b, c, d] = pixels.each_mut().map(|row| row[..columns].as_flattened_mut());
-                for (((a, b), c), d) in a.iter_mut().zip(b).zip(c).zip(d) {
-                    (*a, *b, *c, *d) = (*a - *c, *b + *c, *c - *b, *b - *d);
-                }
-                for at in 0..run.count {
-                    let w =
-                        pixels.each_ref().map(|row| row[2 * at..].first_chunk::<4>().expect("four columns"));
-                    let mut v = [[0.0; LANES]; PATCH_ELEMENTS];
-                    for x in 0..LANES {
-                        for i in 0..4 {
-                            let [a, b, c, d] = [w[i][0][x], w[i][1][x], w[i][2][x], w[i][3][x]];
-                            v[4 * i][x] = a - c;
-                            v[4 * i + 1][x] = b + c;
-                            v[4 * i + 2][x] = c - b;
-                            v[4 * i + 3][x] = b - d;
-                        }
+        // SAFETY: the caller's promise.
+        unsafe {
+            F::vectorized(
+                #[inline(always)]
+                || {
+                    // Columns first, in place: neighbouring patches share half of them.
+                    let [a, b, c, d] = pixels.each_mut().map(|row| row[..columns].as_flattened_mut());
+                    for (((a, b), c), d) in a.iter_mut().zip(b).zip(c).zip(d) {
+                        (*a, *b, *c, *d) = (*a - *c, *b + *c, *c - *b, *b - *d);
                     }
-                    // SAFETY: the caller's promise.
-                    unsafe { put::<WIDTH>(&v, (channel, tile + run.at + at), patches) };
-                }
-            },
-        );
+                    for at in 0..run.count {
+                        let w = pixels
+                            .each_ref()
+                            .map(|row| row[2 * at..].first_chunk::<4>().expect("four columns"));
+                        let mut v = [[0.0; LANES]; PATCH_ELEMENTS];
+                        for x in 0..LANES {
+                            for i in 0..4 {
+                                let [a, b, c, d] = [w[i][0][x], w[i][1][x], w[i][2][x], w[i][3][x]];
+                                v[4 * i][x] = a - c;
+                                v[4 * i + 1][x] = b + c;
+                                v[4 * i + 2][x] = c - b;
+                                v[4 * i + 3][x] = b - d;
+                            }
+                        }
+                        L::put::<F>(&v, channel, tile + run.at + at, patches);
+                    }
+                },
+            );
+        }
     }
 }
 
@@ -127,8 +178,8 @@ pub unsafe fn transform<const WIDTH: usize>(
 ///
 /// # Safety
 /// As [`transform`].
-pub unsafe fn spread<const WIDTH: usize>(
-    images: &Images<'_>,
+pub unsafe fn spread<F: Form, L: Layout>(
+    images: &Images<'_, impl Number>,
     (runs, tile): (&[TileRun], usize),
     (channel, place): (usize, usize),
     tiles: Matrices,
@@ -136,29 +187,32 @@ pub unsafe fn spread<const WIDTH: usize>(
 ) {
     for run in runs {
         images.read(run, channel, 2 * run.count, pixels);
-        vectorized(
-            #[inline(always)]
-            || {
-                for at in 0..run.count {
-                    let d =
-                        pixels.each_ref().map(|row| row[2 * at..].first_chunk::<2>().expect("two columns"));
-                    let mut v = [[0.0; LANES]; PATCH_ELEMENTS];
-                    for x in 0..LANES {
-                        let [a, b, c, d] = [d[0][0][x], d[0][1][x], d[1][0][x], d[1][1][x]];
-                        let rows = [[a, b], [a + c, b + d], [a - c, b - d], [-c, -d]];
-                        for i in 0..4 {
-                            let [left, right] = rows[i];
-                            v[4 * i][x] = left;
-                            v[4 * i + 1][x] = left + right;
-                            v[4 * i + 2][x] = left - right;
-                            v[4 * i + 3][x] = -right;
+        // SAFETY: the caller's promise.
+        unsafe {
+            F::vectorized(
+                #[inline(always)]
+                || {
+                    for at in 0..run.count {
+                        let d = pixels
+                            .each_ref()
+                            .map(|row| row[2 * at..].first_chunk::<2>().expect("two columns"));
+                        let mut v = [[0.0; LANES]; PATCH_ELEMENTS];
+                        for x in 0..LANES {
+                            let [a, b, c, d] = [d[0][0][x], d[0][1][x], d[1][0][x], d[1][1][x]];
+                            let rows = [[a, b], [a + c, b + d], [a - c, b - d], [-c, -d]];
+                            for i in 0..4 {
+                                let [left, right] = rows[i];
+                                v[4 * i][x] = left;
+                                v[4 * i + 1][x] = left + right;
+                                v[4 * i + 2][x] = left - right;
+                                v[4 * i + 3][x] = -right;
+                            }
                         }
+                        L::put::<F>(&v, place, tile + run.at + at, tiles);
                     }
-                    // SAFETY: the caller's promise.
-                    unsafe { put::<WIDTH>(&v, (place, tile + run.at + at), tiles) };
-                }
-            },
-        );
+                },
+            );
+        }
     }
 }
 
@@ -258,12 +312,12 @@ pub struct Weights<'a> {
     pub reversed: bool,
 }
 
-/// `G·g·Gᵀ` of the weights to [`PANEL`] outputs from `output` on: a matrix for each element, of a row of that many floats for each of `depth` inputs.
-/// Behind the last output and the last input they are zero.
+/// `G·g·Gᵀ` of the weights to [`PANEL`] outputs from `output` on: a matrix for each element of a patch, of rows of that many elements along `depth`
+/// inputs. Behind the last output and the last input they are zero.
 ///
 /// # Safety
-/// `panel` holds `16 · depth · PANEL` floats, which nothing else touches.
-pub unsafe fn transform_weights(weights: Weights<'_>, output: usize, depth: usize, panel: *mut f32) {
+/// `panel` holds `16 · depth · PANEL` elements, which nothing else touches; the processor has the instructions of the form.
+pub unsafe fn transform_weights<F: Form>(weights: Weights<'_>, output: usize, depth: usize, panel: *mut f32) {
     let Weights { data, extents: [outputs, inputs], steps: [output_step, input_step], reversed } = weights;
     // Nine vectors for each of some inputs.
     let mut taps = [[[0.0f32; LANES]; 9]; INPUTS];
@@ -281,36 +335,37 @@ pub unsafe fn transform_weights(weights: Weights<'_>, output: usize, depth: usiz
                 }
             }
             taps[filled..].fill([[0.0; LANES]; 9]);
-            vectorized(
-                #[inline(always)]
-                || {
-                    for (at, taps) in taps[..INPUTS.min(depth - input)].iter().enumerate() {
-                        let mut u = [[0.0; LANES]; PATCH_ELEMENTS];
-                        for x in 0..LANES {
-                            // Columns first: three become four.
-                            let columns = [0, 1, 2].map(|j| {
-                                let [a, b, d] = [j, 3 + j, 6 + j]
-                                    .map(|tap| taps[if reversed { 8 - tap } else { tap }][x]);
-                                [a, 0.5 * (a + b + d), 0.5 * (a - b + d), d]
-                            });
-                            for i in 0..4 {
-                                let [a, b, d] = columns.map(|column| column[i]);
-                                u[4 * i][x] = a;
-                                u[4 * i + 1][x] = 0.5 * (a + b + d);
-                                u[4 * i + 2][x] = 0.5 * (a - b + d);
-                                u[4 * i + 3][x] = d;
+            // SAFETY: the caller's promise.
+            unsafe {
+                F::vectorized(
+                    #[inline(always)]
+                    || {
+                        for (at, taps) in taps[..INPUTS.min(depth - input)].iter().enumerate() {
+                            let mut u = [[0.0; LANES]; PATCH_ELEMENTS];
+                            for x in 0..LANES {
+                                // Columns first: three become four.
+                                let columns = [0, 1, 2].map(|j| {
+                                    let [a, b, d] = [j, 3 + j, 6 + j]
+                                        .map(|tap| taps[if reversed { 8 - tap } else { tap }][x]);
+                                    [a, 0.5 * (a + b + d), 0.5 * (a - b + d), d]
+                                });
+                                for i in 0..4 {
+                                    let [a, b, d] = columns.map(|column| column[i]);
+                                    u[4 * i][x] = a;
+                                    u[4 * i + 1][x] = 0.5 * (a + b + d);
+                                    u[4 * i + 2][x] = 0.5 * (a - b + d);
+                                    u[4 * i + 3][x] = d;
+                                }
+                            }
+                            let (row, place) = ((input + at) / F::NUMBERS, (input + at) % F::NUMBERS);
+                            for (element, u) in u.iter().enumerate() {
+                                let row = panel.add((element * depth / F::NUMBERS + row) * PANEL + first);
+                                add_elements::<F>(&F::elements(u, place), place, row.cast());
                             }
                         }
-                        for (element, u) in u.iter().enumerate() {
-                            // SAFETY: the caller's promise.
-                            unsafe {
-                                let row = panel.add((element * depth + input + at) * PANEL);
-                                row.add(first).cast::<Vector>().write(*u);
-                            }
-                        }
-                    }
-                },
-            );
+                    },
+                );
+            }
         }
     }
 }

@@ -5,11 +5,13 @@ use std::ops::Range;
 use elbowroom_graph::op::Conv;
 use rayon::ThreadPool;
 
+use super::super::number::Number;
 use super::super::parallel::{Shared, each};
 use super::super::product::even_part;
 use super::super::tile::{EvenRows, Merge, Tiles};
+use super::forms::{Computation, Form};
 use super::tiles::{Matrices, PANEL, PART, PATCH_ELEMENTS, Tiling, pieces};
-use super::transforms::{Images, LANES, collect_weights, pixels, spread, transform};
+use super::transforms::{Images, LANES, Rows, collect_weights, pixels, spread, transform};
 use super::{Kept, TASK};
 
 /// Outputs whose sums one task adds to.
@@ -61,39 +63,45 @@ impl WeightSumsCut {
 }
 
 /// The operands of a gradient to the weights.
-pub struct WeightSums<'a> {
+pub struct WeightSums<'a, T> {
     /// Those of the matrix product.
     pub kernels: &'static Tiles,
     /// How it is cut.
     pub cut: WeightSumsCut,
     /// `x`.
-    pub images: Images<'a>,
+    pub images: Images<'a, T>,
     /// `dy`.
-    pub results: Images<'a>,
+    pub results: Images<'a, T>,
     /// `[outputs, inputs, 3, 3]`.
     pub dw: Shared<f32>,
     /// As many floats as the cut says.
     pub scratch: Shared<f32>,
 }
 
-impl WeightSums<'_> {
-    /// # Safety
-    /// Result and scratch are as large as they must be, and nothing else touches them.
-    pub unsafe fn compute(&self, pool: &ThreadPool) {
-        if self.kernels.block_rows == 8 {
-            // SAFETY: the caller's promise.
-            unsafe { self.compute_by::<8>(pool) }
-        } else {
-            // SAFETY: the caller's promise.
-            unsafe { self.compute_by::<4>(pool) }
-        }
+impl<T: Number> Computation for WeightSums<'_, T> {
+    type Number = T;
+
+    fn tiles(&self) -> &'static Tiles {
+        self.kernels
     }
 
+    unsafe fn compute_by<F: Form>(&self, pool: &ThreadPool) {
+        if self.kernels.block_rows == 8 {
+            // SAFETY: the caller's promise.
+            unsafe { self.compute_by_rows::<F, 8>(pool) }
+        } else {
+            // SAFETY: the caller's promise.
+            unsafe { self.compute_by_rows::<F, 4>(pool) }
+        }
+    }
+}
+
+impl<T: Number> WeightSums<'_, T> {
     /// [`compute`](Self::compute) by tiles of the matrix product with `ROWS` rows.
     ///
     /// # Safety
-    /// As [`compute`](Self::compute).
-    unsafe fn compute_by<const ROWS: usize>(&self, pool: &ThreadPool) {
+    /// As [`compute_by`](Self::compute_by).
+    unsafe fn compute_by_rows<F: Form, const ROWS: usize>(&self, pool: &ThreadPool) {
         let (cut, width, sums) = (&self.cut, self.cut.width(), self.sums());
         for outputs in pieces(0..cut.outputs, cut.height()) {
             let height = outputs.len().next_multiple_of(LANES);
@@ -106,9 +114,9 @@ impl WeightSums<'_> {
                     // SAFETY: these channels of the slot are this task's.
                     unsafe {
                         match task.checked_sub(patch_tasks) {
-                            None => self.transform(part, slot, channels(task, width)),
+                            None => self.transform::<F>(part, slot, channels(task, width)),
                             Some(task) => {
-                                self.spread::<ROWS>(part, slot, outputs.start, channels(task, height))
+                                self.spread::<F, ROWS>(part, slot, outputs.start, channels(task, height))
                             }
                         }
                     }
@@ -117,7 +125,7 @@ impl WeightSums<'_> {
                 each(pool, PATCH_ELEMENTS * strips, |task| {
                     let strip = task % strips * STRIP;
                     // SAFETY: these sums are this task's; slots are only read now.
-                    unsafe { self.add::<ROWS>(&parts, task / strips, strip..height.min(strip + STRIP)) };
+                    unsafe { self.add::<F, ROWS>(&parts, task / strips, strip..height.min(strip + STRIP)) };
                 });
             }
             each(pool, outputs.len(), |row| {
@@ -153,11 +161,11 @@ impl WeightSums<'_> {
     ///
     /// # Safety
     /// Nothing else touches these channels of the slot.
-    unsafe fn transform(&self, part: usize, slot: usize, inputs: Range<usize>) {
+    unsafe fn transform<F: Form>(&self, part: usize, slot: usize, inputs: Range<usize>) {
         let (mut pixels, [patches, _]) = (pixels(), self.slots()(slot));
         self.cut.tiling.visit(part, (inputs, LANES), |runs, channel| {
             // SAFETY: the caller's promise.
-            unsafe { transform::<PANEL>(&self.images, runs, channel, patches, &mut pixels) };
+            unsafe { transform::<F, Rows<PANEL>>(&self.images, runs, channel, patches, &mut pixels) };
         });
     }
 
@@ -165,11 +173,17 @@ impl WeightSums<'_> {
     ///
     /// # Safety
     /// Nothing else touches these channels of the slot.
-    unsafe fn spread<const ROWS: usize>(&self, part: usize, slot: usize, output: usize, rows: Range<usize>) {
+    unsafe fn spread<F: Form, const ROWS: usize>(
+        &self,
+        part: usize,
+        slot: usize,
+        output: usize,
+        rows: Range<usize>,
+    ) {
         let (mut pixels, [_, tiles]) = (pixels(), self.slots()(slot));
         self.cut.tiling.visit(part, (rows, LANES), |runs, row| {
             // SAFETY: the caller's promise.
-            unsafe { spread::<ROWS>(&self.results, runs, (output + row, row), tiles, &mut pixels) };
+            unsafe { spread::<F, Rows<ROWS>>(&self.results, runs, (output + row, row), tiles, &mut pixels) };
         });
     }
 
@@ -177,20 +191,26 @@ impl WeightSums<'_> {
     ///
     /// # Safety
     /// The slots are filled; nothing else touches these sums.
-    unsafe fn add<const ROWS: usize>(&self, parts: &Range<usize>, element: usize, rows: Range<usize>) {
+    unsafe fn add<F: Form, const ROWS: usize>(
+        &self,
+        parts: &Range<usize>,
+        element: usize,
+        rows: Range<usize>,
+    ) {
         let (width, sums, kernels) = (self.cut.width(), self.sums(), self.kernels);
         let (tile, slots) = (kernels.by_rows[ROWS - 1], self.slots());
         for column in (0..width).step_by(PANEL) {
             for row in rows.clone().step_by(ROWS) {
                 for (slot, part) in parts.clone().enumerate() {
                     let [patches, tiles] = slots(slot);
-                    let depth = self.cut.tiling.part(part).len();
+                    let depth = self.cut.tiling.part(part).len().div_ceil(F::NUMBERS);
                     let merge = if part == 0 { Merge::Write } else { Merge::Add };
                     for at in (0..PANEL).step_by(kernels.columns) {
                         // SAFETY: the caller's promise.
                         unsafe {
-                            let a = tiles.at(element, row * PART).cast_const();
-                            let b = EvenRows::new(patches.at(element, column * PART + at), PANEL);
+                            let a = tiles.at(element, row * (PART / F::NUMBERS)).cast_const();
+                            let b =
+                                EvenRows::new(patches.at(element, column * (PART / F::NUMBERS) + at), PANEL);
                             let c = sums.at(element, row * width + column + at);
                             tile(depth, a, b, (c, width), merge);
                         }
