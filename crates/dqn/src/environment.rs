@@ -79,7 +79,7 @@ pub(crate) struct Environment<'a> {
     /// Why no decisions meet the limit; `None` if some may.
     pub out_of_reach: Option<OutOfReach>,
     pub nodes: Nodes,
-    /// Rows of [`FEATURES`] per node.
+    /// Rows of [`FEATURES`](crate::nodes::FEATURES) per node.
     pub features: Vec<f32>,
     /// Nanoseconds that count as one in rewards: what it takes to copy out and back all that is too much.
     pub unit: f64,

@@ -147,7 +147,7 @@ pub struct Planned {
     /// Whether the evaluations reproduce the plan: not if the observer, or the clock within a part of the search that counts no evaluations,
     /// interrupted it.
     pub reproducible: bool,
-    /// The same of a plan at the limit that [`smallest`] found, as a plan for that limit: also if the clock ended the search for the limit.
+    /// The same of a plan at the limit that [`smallest()`] found, as a plan for that limit: also if the clock ended the search for the limit.
     /// As `reproducible` for every other plan.
     pub reproducible_at_limit: bool,
     /// Time spent on planning, packing and checking.

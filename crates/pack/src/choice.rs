@@ -1,5 +1,5 @@
 //! The cheapest choice of one option for each of several variables, where some options exclude each other: the implicit hitting set method
-//! (Moreno-Centeno and Karp 2013) behind [`crate::repack`] and [`crate::banks`].
+//! (Moreno-Centeno and Karp 2013) behind [`crate::repack()`] and [`crate::banks`].
 //!
 //! A *nogood* is a set of (variable, option) that cannot all be chosen. Callers ask for the cheapest choice that obeys the nogoods known so
 //! far, let a packer judge it, and add the nogood that the packer proves. The cost of each choice is a lower bound until a packer accepts one.

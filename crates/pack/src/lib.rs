@@ -8,7 +8,7 @@
 //! no bytes. Its *height* is the highest end of any block. No placement is lower than the peak of live memory; many reach it.
 //!
 //! A [`Packer`] is an algorithm that returns a placement. Each has a file of its own; [`PACKERS`] lists all, [`packer`] finds one by name, and
-//! [`validate`] checks their results. Every packer follows the same contract:
+//! [`validate()`] checks their results. Every packer follows the same contract:
 //! - lifetimes, gaps and their windows, alignments and fixed offsets are respected, also by methods whose papers do not consider them;
 //! - without a capacity a placement is always returned, unless two fixed blocks overlap, which is `Infeasible`;
 //! - with a capacity, `best` is a placement that fits; otherwise the outcome is `Infeasible`, with a proof and the conflicting blocks, or

@@ -2,7 +2,7 @@
 //!
 //! Planners are not monotone: one that gives up at a limit may find a plan for less, and that plan fits. So where the planner gives up,
 //! this step tries smaller limits, then searches the smallest limit at which the planner succeeds, and starts from the plan that it found
-//! there. This is a step of training and not of the [pipeline](crate::pipeline), because it would change the answers of `plan` and
+//! there. This is a step of training and not of the [pipeline], because it would change the answers of `plan` and
 //! `compare`, which report what a planner finds at a limit by itself.
 
 use std::sync::Arc;

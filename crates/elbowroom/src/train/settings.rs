@@ -159,7 +159,7 @@ pub(super) struct Saving {
 }
 
 impl<'a> Training<'a> {
-    /// A training of a network under a limit: a [`Graph`](elbowroom_graph::Graph), a [`Model`](crate::network::Model) of the zoo, or any other
+    /// A training of a network under a limit: a [`Graph`], a [`Model`](crate::network::Model) of the zoo, or any other
     /// [`Network`]. The limit is in [`Bytes`], or a [`MemorySpec`]: a share of the unconstrained peak, or the smallest limit for which a plan is
     /// found.
     ///

@@ -6,9 +6,9 @@
 //! multiplications instead of 36. The gradient to the input is the same [`pass`] over `dy` with reversed weights. The gradient to the
 //! weights is the transposed map: `dg = Gᵀ[Σ_tiles (A·dy·Aᵀ) ⊙ (Bᵀ·d·B)]G` ([`weight_sums`]).
 //!
-//! Transformed numbers are written as the tiles of the matrix product read them ([`super::tile`]), a *part* of the tiles of all images at a time,
-//! and are used while they are in cache. A product is one chain of multiply-adds over the inputs, or over the tiles of a part, so that its bits
-//! do not depend on how many parts, inputs or outputs are taken together.
+//! Transformed numbers are written as the tiles of the matrix product read them ([`super::tile`]), in one of three [`forms`]: a *part* of the tiles
+//! of all images at a time, which is used while it is in cache. A product is one chain of multiply-adds over the inputs, or over the tiles of a
+//! part, so that its bits do not depend on how many parts, inputs or outputs are taken together.
 
 use elbowroom_graph::op::{Algorithm, Conv};
 use rayon::ThreadPool;
@@ -30,7 +30,7 @@ use pass::{Pass, PassCut};
 use transforms::{Images, Weights};
 use weight_sums::{WeightSums, WeightSumsCut};
 
-/// Floats that are kept together.
+/// Floats that are kept together; as pairs of bf16 numbers they take half of the memory.
 #[derive(Clone, Copy)]
 struct Kept {
     /// Of transformed weights, or of their sums, unless one panel has more.

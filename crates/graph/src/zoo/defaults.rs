@@ -99,7 +99,7 @@ pub fn without_effect(name: &str, options: &Options) -> Result<Vec<&'static str>
     Ok(not_taken(options, &resolved(name, options)?))
 }
 
-/// The options that are given and `None` in `taken`, the [resolved](resolved) ones, by the names of their fields.
+/// The options that are given and `None` in `taken`, the [resolved] ones, by the names of their fields.
 pub fn not_taken(options: &Options, taken: &Options) -> Vec<&'static str> {
     let fields = [
         ("image", options.image.is_some(), taken.image.is_some()),

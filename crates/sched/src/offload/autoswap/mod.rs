@@ -14,7 +14,7 @@
 //!
 //! `autoswap` keeps the best schedule of the four; [`bo`] and `bo-margin` tune a combination of the scores. Prefetches start as
 //! early as memory permits and, as in the paper, just in time. With a packer, the limit is lowered until the schedule can be packed
-//! ([`packed`]); every schedule that is packed is an evaluation.
+//! (`packed`); every schedule that is packed is an evaluation.
 //!
 //! The live memory that remains when all candidates are offloaded is the paper's load_min. Below it, "variables not only from the candidate
 //! variables" must be offloaded, some of them more than once (section VI-B.1): candidates are then computed anew at the place of the current
