@@ -233,13 +233,10 @@ impl Series {
         self.growths += 1;
         around.forget_unplaced(&field, |i| core.contains(i));
         self.core = Arc::new(core.with(whole, failed)?);
-        let resume = |part: &Part| {
-            let field = part.field();
-            let offsets = part.items.iter().map(|&i| around.offsets[i as usize]).collect();
-            let way = field.split.draw_side(field.instance, random);
-            Advance::resume(&field, offsets, way, self.ceiling)
-        };
-        self.parts = self.core.parts.iter().map(resume).collect();
+        let smaller = (&*core, &around.offsets[..]);
+        let parts = self.core.parts.iter();
+        self.parts =
+            parts.map(|part| grow_part(part, smaller, self.ceiling, random, meter)).collect::<Option<_>>()?;
         self.before = Some(around);
         Some(Progress::Underway)
     }
@@ -264,6 +261,33 @@ fn begin_part(part: &Part, ceiling: u64, random: &mut Random, meter: &Meter<'_>)
     }
     let order = field.split.stacked(instance, Stack::draw_any(random));
     Advance::begin(&field, &order, way, ceiling)
+}
+
+/// An advance through a part of a core that was smaller, whose items have offsets: all of the part if what is new has places around them, otherwise
+/// up to where it has none. `Some(None)` if the stack ends above the ceiling, `None` if it is to stop.
+fn grow_part(
+    part: &Part,
+    (smaller, offsets): (&Core, &[u64]),
+    ceiling: u64,
+    random: &mut Random,
+    meter: &Meter<'_>,
+) -> Option<Option<Advance>> {
+    let field = part.field();
+    let offsets: Vec<u64> = part.items.iter().map(|&i| offsets[i as usize]).collect();
+    let way = field.split.draw_side(field.instance, random);
+    let has_offset = |&i: &u32| smaller.contains(part.items[i as usize]);
+    if field.split.stack.iter().all(has_offset) {
+        let given = |items: &Vec<u32>| items.iter().copied().filter(has_offset).collect();
+        let given = field.split.sides.each_ref().map(given);
+        let around = Field { given: Some(&given), ..field };
+        let mut advance = Advance::nothing(&around, way.clone(), ceiling);
+        advance.offsets.clone_from(&offsets);
+        advance.go_on(&around, PATIENCE, random, meter)?;
+        if advance.is_done(&around) {
+            return Some(Some(advance));
+        }
+    }
+    Some(Advance::resume(&field, offsets, way, ceiling))
 }
 
 impl Advances {
@@ -375,6 +399,46 @@ mod tests {
             });
         }
         assert!(placed > 150 && grown > 30, "{placed} {grown}");
+    }
+
+    #[test]
+    fn a_core_that_becomes_larger_keeps_its_offsets_where_it_can() {
+        let mut complete = 0;
+        for seed in 0..100 {
+            with_field(seed, |_, field, random| {
+                let core = Core::new(field).expect("no block is fixed or has gaps");
+                let mut offsets = best_fit(field.instance, &size_order(field.instance));
+                let ceiling = field.instance.height(&offsets);
+                // Nothing else has a place.
+                for i in (0..offsets.len()).filter(|&i| !core.contains(i as u32)) {
+                    offsets[i] = ceiling;
+                }
+                let larger = core.with(field, random.below(field.instance.len()) as u32);
+                for part in larger.expect("no block is fixed or has gaps").parts {
+                    let meter = Meter::new(u64::MAX, &|| false);
+                    let grown = grow_part(&part, (&core, &offsets), ceiling, random, &meter);
+                    let Some(advance) = grown.expect("it is not to stop") else { continue };
+                    if !advance.is_done(&part.field()) {
+                        continue;
+                    }
+                    complete += 1;
+                    let items = &part.instance.items;
+                    for (a, &i) in part.items.iter().enumerate() {
+                        let place = advance.offsets[a]..advance.offsets[a] + items[a].bytes;
+                        assert!(place.end <= ceiling, "seed {seed}");
+                        assert!(!core.contains(i) || place.start == offsets[i as usize], "seed {seed}");
+                        let overlaps = |b: usize| {
+                            let other = advance.offsets[b];
+                            part.instance.conflict(a, b)
+                                && place.start < other + items[b].bytes
+                                && other < place.end
+                        };
+                        assert!(!(0..a).any(overlaps), "seed {seed}");
+                    }
+                }
+            });
+        }
+        assert!(complete > 100, "{complete}");
     }
 
     #[test]
