@@ -17,7 +17,6 @@ use rayon::ThreadPool;
 
 use self::target::{ColumnSpan, TilePlace};
 pub use self::target::{Initial, Target};
-use super::isa::Isa;
 use super::matrix_unit::{self, Registers};
 use super::pack::Panels;
 use super::parallel::{Shared, each_with};
@@ -115,8 +114,7 @@ impl Extents {
         // What is multiplied in pieces could begin a block of the matrix unit anywhere.
         let suits_unit = self.depth >= matrix_unit::LEAST_DEPTH && self.depth == self.whole_depth;
         let unit = || if suits_unit { Tiles::of_matrix_unit() } else { None };
-        let pairs = || if Isa::gains_from_pairs() { Tiles::of_pairs() } else { None };
-        let found = if bf16 { unit().or_else(pairs) } else { None };
+        let found = if bf16 { unit().or_else(Tiles::of_gaining_pairs) } else { None };
         found.unwrap_or_else(Tiles::detect)
     }
 

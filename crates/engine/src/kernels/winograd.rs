@@ -14,7 +14,6 @@ use elbowroom_graph::op::{Algorithm, Conv};
 use rayon::ThreadPool;
 
 use super::Operands;
-use super::isa::Isa;
 use super::number::Number;
 use super::parallel::Shared;
 use super::tile::Tiles;
@@ -71,7 +70,7 @@ pub fn grad_weight_scratch(conv: &Conv) -> usize {
 
 /// The fastest tiles for products of transformed numbers.
 fn tiles<T: Number>() -> &'static Tiles {
-    let pairs = if T::IS_BF16 && Isa::gains_from_pairs() { Tiles::of_pairs() } else { None };
+    let pairs = if T::IS_BF16 { Tiles::of_gaining_pairs() } else { None };
     pairs.unwrap_or_else(Tiles::detect)
 }
 
@@ -148,6 +147,7 @@ mod tests {
 
     use super::*;
     use crate::kernels::bf16::Bf16;
+    use crate::kernels::isa::Isa;
 
     fn numbers(len: usize, seed: usize) -> Vec<f32> {
         (0..len).map(|i| ((i * 7919 + seed * 104_729) % 2003) as f32 / 1001.5 - 1.0).collect()
