@@ -5,8 +5,8 @@ mod support;
 use std::path::{Path, PathBuf};
 
 use elbowroom::data::{Batch, DataError, Dataset};
-use elbowroom::graph::Mode;
 use elbowroom::graph::zoo::{OptimizerKind, Options};
+use elbowroom::graph::{Mode, Role};
 use elbowroom::network::{Model, Source};
 use elbowroom::onnx::Loss;
 use elbowroom::report::TrainReport;
@@ -121,6 +121,26 @@ fn tokens_train_to_the_losses_of_pytorch() {
 fn targets_train_to_the_losses_of_pytorch() {
     // One op of so small a network needs two thirds of the peak by itself.
     check("regression", "80%");
+}
+
+#[test]
+fn small_networks_of_today_train_to_the_losses_of_pytorch() {
+    check("mobile", "70%");
+}
+
+#[test]
+fn weights_that_the_exporter_merged_train_apart() {
+    check("merged", "80%");
+    let graph = Source::open(file("merged")).unwrap().build(&options()).unwrap();
+    let weights = graph.persistent.iter().filter(|parameter| parameter.role == Role::Weight);
+    let mut names: Vec<&str> = weights.map(|parameter| parameter.name.as_str()).collect();
+    names.sort_unstable();
+    for name in ["blocks.0.norm1.weight", "blocks.1.norm2.bias", "twice.weight"] {
+        assert!(names.contains(&name), "{name}: {names:?}");
+    }
+    // Four layers and four normalizations in blocks, a stem, a head, and a normalization that is called twice, each with a weight and a bias;
+    // four scales.
+    assert_eq!(names.len(), 2 * 11 + 4, "{names:?}");
 }
 
 #[test]

@@ -255,6 +255,12 @@ fn convolutions_in_groups() {
             b.map("silu", x, Function::Silu)
         }));
     }
+    for function in [Function::HardSigmoid, Function::HardSwish, Function::LeakyRelu { slope: 0.2 }] {
+        check(&classifier("hard", move |b, x| {
+            let x = conv(b, x, 4, Window::square(3, 1, 1), [1, 1])?;
+            b.map("function", x, function)
+        }));
+    }
     for (name, groups, extra) in [("transposed in groups", 2, 0), ("transposed with one more line", 1, 1)] {
         check(&classifier(name, move |b, x| {
             let up = TransposedLayer {

@@ -51,7 +51,7 @@ fn operands(kind: &OpKind) -> Vec<Vec<f64>> {
                 (OpKind::Sinusoid { .. }, _, _) => (x.abs() * 1000.0).floor(),
                 (OpKind::GroupNormGrad(_), _, 3) | (OpKind::RmsNormGrad { .. }, _, 2) => x.abs() + 0.5,
                 (OpKind::Map { function, .. } | OpKind::MapGrad { function, .. }, _, _)
-                    if *function == Function::Relu6 =>
+                    if matches!(function, Function::Relu6 | Function::HardSigmoid | Function::HardSwish) =>
                 {
                     9.0 * x
                 }
@@ -381,6 +381,9 @@ fn elementwise_operations() {
             Function::Relu6,
             Function::Silu,
             Function::GeluExact,
+            Function::HardSigmoid,
+            Function::HardSwish,
+            Function::LeakyRelu { slope: 0.1 },
         ] {
             check(&OpKind::Map { len, function });
             check(&OpKind::MapGrad { len, function });

@@ -3,7 +3,7 @@
 use crate::philox::philox;
 
 /// An elementwise function of one argument.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Function {
     /// `max(x, 0)`; derivative from `y`: `y > 0 ? 1 : 0`.
     Relu,
@@ -19,12 +19,21 @@ pub enum Function {
     Silu,
     /// `½·x·(1 + erf(x / √2))`, the form of BERT, of vision transformers and of ConvNeXt; derivative from `x`.
     GeluExact,
+    /// `min(max(x + 3, 0), 6) / 6`; derivative from `y`: `0 < y < 1 ? ⅙ : 0` (Howard et al., 2019, Section 5.2).
+    HardSigmoid,
+    /// `x · min(max(x + 3, 0), 6) / 6`; derivative from `x`: 0 below −3, 1 above 3, `x / 3 + ½` from −3 to 3 (Howard et al., 2019).
+    HardSwish,
+    /// `x > 0 ? x : slope · x`; derivative from `y`: `y > 0 ? 1 : slope` (Maas et al., 2013).
+    LeakyRelu {
+        /// The derivative where x is negative, which is not negative itself.
+        slope: f32,
+    },
 }
 
 impl Function {
     /// Whether the derivative is computed from `y`; otherwise it is computed from `x`.
     pub const fn grad_from_output(self) -> bool {
-        !matches!(self, Self::Gelu | Self::GeluExact | Self::Silu)
+        !matches!(self, Self::Gelu | Self::GeluExact | Self::HardSwish | Self::Silu)
     }
 }
 

@@ -92,7 +92,15 @@ impl OpKind {
             Self::CentroidUpdate { clusters, width, .. } => elements(clusters * width, 1),
             Self::Map { len, function } | Self::MapGrad { len, function } => elements(
                 *len,
-                if matches!(function, Function::Relu | Function::Relu6) { 1 } else { TRANSCENDENTAL },
+                match function {
+                    Function::Relu | Function::Relu6 | Function::LeakyRelu { .. } => 1,
+                    Function::HardSigmoid | Function::HardSwish => 4,
+                    Function::Gelu
+                    | Function::GeluExact
+                    | Function::Sigmoid
+                    | Function::Silu
+                    | Function::Tanh => TRANSCENDENTAL,
+                },
             ),
             // The mask's ten rounds, for four elements.
             Self::Dropout(mask) => elements(mask.len, 16),

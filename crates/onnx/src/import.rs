@@ -220,6 +220,9 @@ impl Import<'_> {
             Value::Pending(pending) => ops::realize(self, name, pending),
             Value::Weight(stored) => self.operand(&stored),
             Value::Constant(constant) => self.frozen(name, &constant),
+            Value::Sequence(_) => {
+                Err(format!("`{name}` is a sequence, and SequenceAt alone reads one").into())
+            }
         }
     }
 
@@ -359,6 +362,7 @@ impl Import<'_> {
             Value::Weight(_) => "a weight",
             Value::Tensor(_) => "a tensor",
             Value::Pending(pending) => Pending::name(pending),
+            Value::Sequence(_) => "a sequence",
         }
     }
 }

@@ -14,6 +14,7 @@ mod constant;
 mod error;
 mod fold;
 mod import;
+mod merged;
 mod node;
 mod ops;
 mod proto;
@@ -137,6 +138,7 @@ impl Model {
                 return Err(format(format!("two initializers are called `{name}`")));
             }
         }
+        merged::separate(&mut graph, &mut initializers);
         Ok(Self { path: path.to_owned(), graph, opset, initializers })
     }
 

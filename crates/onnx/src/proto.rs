@@ -51,6 +51,9 @@ pub struct Node {
     pub attributes: Vec<Attribute>,
     #[prost(string, tag = "7")]
     pub domain: String,
+    /// What the exporter says of it.
+    #[prost(message, repeated, tag = "9")]
+    pub metadata: Vec<Entry>,
 }
 
 /// A parameter of an operation.
@@ -155,6 +158,15 @@ pub mod element {
     pub const INT64: i32 = 7;
     pub const BOOL: i32 = 9;
     pub const DOUBLE: i32 = 11;
+
+    /// Bytes of an element of a type of numbers that is read.
+    pub const fn size(number: i32) -> usize {
+        match number {
+            BOOL => 1,
+            FLOAT | INT32 => 4,
+            _ => 8,
+        }
+    }
 
     /// The name of a type.
     pub fn name(number: i32) -> &'static str {

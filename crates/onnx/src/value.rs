@@ -16,6 +16,8 @@ pub enum Value {
     Tensor(Tensor),
     /// An expression that is no op yet.
     Pending(Pending),
+    /// Tensors one after another.
+    Sequence(Vec<Tensor>),
 }
 
 /// A tensor of the file, with its axes exchanged or not.

@@ -1,7 +1,7 @@
 //! The tensors of a file: what is known of each without its elements, and where these lie. Large ones stay in the file until a training reads them.
 
 use std::fs::File;
-use std::io::{self, Read, Seek, SeekFrom};
+use std::io::{self, BufReader, Read, Seek, SeekFrom};
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
@@ -11,8 +11,8 @@ use crate::OnnxError;
 use crate::constant::Constant;
 use crate::proto::{Tensor, element};
 
-/// Most elements of a tensor of whole numbers that is kept for the computation of shapes.
-const SMALL: usize = 1 << 16;
+/// Most elements of a tensor that is no weight: of indices and masks, and of what shapes are computed from.
+const SMALL: usize = 1 << 20;
 
 /// Where the elements of a tensor lie: 32-bit floats in the order of little-endian machines, row-major.
 #[derive(Clone, Debug, PartialEq)]
@@ -133,10 +133,10 @@ impl Initializer {
                 tensor.data_type,
                 element::FLOAT | element::DOUBLE | element::INT32 | element::INT64 | element::BOOL
             );
-            if !numbers || count > SMALL || tensor.location == 1 {
+            if !numbers || count > SMALL {
                 return Ok(Self::Other(element::name(tensor.data_type)));
             }
-            let constant = Constant::of(&tensor);
+            let constant = Constant::of(&inlined(&tensor, count, path)?);
             return constant
                 .map(Self::Constant)
                 .ok_or_else(|| format(format!("does not hold its {count} elements")));
@@ -160,9 +160,62 @@ impl Initializer {
                 }
             }
         };
-        let single = if count == 1 { Constant::of(&tensor).and_then(|value| value.single()) } else { None };
+        let single = match count {
+            1 => Constant::of(&inlined(&tensor, count, path)?).and_then(|value| value.single()),
+            _ => None,
+        };
         Ok(Self::Weight { dims, place, single })
     }
+
+    /// Whether it is a weight whose elements are all the same number. A file that cannot be read is left to the reading of weights, which says so.
+    pub fn has_one_value(&self) -> bool {
+        let Self::Weight { dims, place, .. } = self else { return false };
+        place.has_one_value(dims.iter().product()).unwrap_or(false)
+    }
+}
+
+impl Place {
+    /// Whether all of this many elements are the same, bit by bit.
+    fn has_one_value(&self, len: usize) -> io::Result<bool> {
+        let (path, offset) = match self {
+            Self::Memory(values) => {
+                return Ok(values.windows(2).all(|pair| pair[0].to_bits() == pair[1].to_bits()));
+            }
+            Self::File { path, offset } => (path, *offset),
+        };
+        let mut file = BufReader::new(File::open(path)?);
+        file.seek(SeekFrom::Start(offset))?;
+        let (mut first, mut next) = ([0; 4], [0; 4]);
+        file.read_exact(&mut first)?;
+        for _ in 1..len {
+            file.read_exact(&mut next)?;
+            if next != first {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+}
+
+/// A tensor with its elements, which may lie in another file.
+fn inlined(tensor: &Tensor, count: usize, path: &Path) -> Result<Tensor, OnnxError> {
+    let mut whole = tensor.clone();
+    if tensor.location == 1 {
+        let place = external(tensor, path).map_err(|why| OnnxError::Format {
+            path: path.to_owned(),
+            why: format!("`{}` {why}", tensor.name),
+        })?;
+        if let Place::File { path, offset } = place {
+            let mut bytes = vec![0; count * element::size(tensor.data_type)];
+            let read = File::open(&path).and_then(|mut file| {
+                file.seek(SeekFrom::Start(offset))?;
+                file.read_exact(&mut bytes)
+            });
+            read.map_err(|source| OnnxError::Io { path: path.to_path_buf(), source })?;
+            whole.raw = Some(bytes.into());
+        }
+    }
+    Ok(whole)
 }
 
 /// Where a tensor lies whose elements are in another file.

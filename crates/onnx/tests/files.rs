@@ -62,9 +62,13 @@ fn weights_have_the_names_and_values_of_the_file() {
 
 #[test]
 fn modes_have_the_same_parameters_and_their_own_ends() {
-    for (name, loss) in
-        [("images", Loss::CrossEntropy), ("tokens", Loss::CrossEntropy), ("regression", Loss::SquaredError)]
-    {
+    for (name, loss) in [
+        ("images", Loss::CrossEntropy),
+        ("tokens", Loss::CrossEntropy),
+        ("regression", Loss::SquaredError),
+        ("mobile", Loss::CrossEntropy),
+        ("merged", Loss::CrossEntropy),
+    ] {
         let model = Model::open(&data(name)).unwrap();
         let build = |mode| model.build(&Options::new(2).length(6).mode(mode), loss).unwrap();
         let (training, inference, evaluation) =
@@ -117,7 +121,7 @@ fn no_damaged_file_causes_a_panic() {
         (state % below as u64) as usize
     };
     let mut built = 0;
-    for name in ["regression", "tokens", "images"] {
+    for name in ["regression", "tokens", "images", "mobile", "merged"] {
         let whole = fs::read(data(name)).unwrap();
         for _ in 0..400 {
             let mut bytes = whole.clone();

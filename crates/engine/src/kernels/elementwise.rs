@@ -247,7 +247,7 @@ unsafe fn with_channel(
 
 /// Calls a loop with the function of a kind.
 macro_rules! by_function {
-    ($function:expr, $call:ident($($operand:expr),+), |$($x:ident),+| [$relu:ident, $gelu:ident, $tanh:ident, $sigmoid:ident, $relu6:ident, $silu:ident, $gelu_exact:ident]) => {
+    ($function:expr, $call:ident($($operand:expr),+), |$($x:ident),+| [$relu:ident, $gelu:ident, $tanh:ident, $sigmoid:ident, $relu6:ident, $silu:ident, $gelu_exact:ident, $hard_sigmoid:ident, $hard_swish:ident, $leaky_relu:ident]) => {
         match $function {
             Function::Relu => $call($($operand),+, #[inline(always)] |$($x),+| math::$relu($($x),+)),
             Function::Gelu => $call($($operand),+, #[inline(always)] |$($x),+| math::$gelu($($x),+)),
@@ -256,6 +256,9 @@ macro_rules! by_function {
             Function::Relu6 => $call($($operand),+, #[inline(always)] |$($x),+| math::$relu6($($x),+)),
             Function::Silu => $call($($operand),+, #[inline(always)] |$($x),+| math::$silu($($x),+)),
             Function::GeluExact => $call($($operand),+, #[inline(always)] |$($x),+| math::$gelu_exact($($x),+)),
+            Function::HardSigmoid => $call($($operand),+, #[inline(always)] |$($x),+| math::$hard_sigmoid($($x),+)),
+            Function::HardSwish => $call($($operand),+, #[inline(always)] |$($x),+| math::$hard_swish($($x),+)),
+            Function::LeakyRelu { slope } => $call($($operand),+, #[inline(always)] |$($x),+| math::$leaky_relu($($x),+, slope)),
         }
     };
 }
@@ -267,7 +270,16 @@ pub unsafe fn map(o: &Operands<'_>, pool: &ThreadPool, len: usize, function: Fun
     // SAFETY: the result is the operand or apart.
     unsafe {
         by_function!(function, parallel1(pool, len, x, y), |x| [
-            relu, gelu, tanh, sigmoid, relu6, silu, gelu_exact
+            relu,
+            gelu,
+            tanh,
+            sigmoid,
+            relu6,
+            silu,
+            gelu_exact,
+            hard_sigmoid,
+            hard_swish,
+            leaky_relu
         ]);
     }
 }
@@ -285,7 +297,10 @@ pub unsafe fn map_grad(o: &Operands<'_>, pool: &ThreadPool, len: usize, function
             sigmoid_grad,
             relu6_grad,
             silu_grad,
-            gelu_exact_grad
+            gelu_exact_grad,
+            hard_sigmoid_grad,
+            hard_swish_grad,
+            leaky_relu_grad
         ]);
     }
 }

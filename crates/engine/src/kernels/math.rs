@@ -133,6 +133,44 @@ pub fn relu6_grad(dy: f32, y: f32) -> f32 {
     if y > 0.0 && y < 6.0 { dy } else { 0.0 }
 }
 
+/// `min(max(x + 3, 0), 6) / 6`
+#[inline(always)]
+pub fn hard_sigmoid(x: f32) -> f32 {
+    relu6(x + 3.0) / 6.0
+}
+
+/// `dy` times the derivative of [`hard_sigmoid`] where it gave `y`.
+#[inline(always)]
+pub fn hard_sigmoid_grad(dy: f32, y: f32) -> f32 {
+    if y > 0.0 && y < 1.0 { dy / 6.0 } else { 0.0 }
+}
+
+/// `x · min(max(x + 3, 0), 6) / 6`
+#[inline(always)]
+pub fn hard_swish(x: f32) -> f32 {
+    x * hard_sigmoid(x)
+}
+
+/// `dy` times the derivative of [`hard_swish`] at `x`.
+#[inline(always)]
+pub fn hard_swish_grad(dy: f32, x: f32) -> f32 {
+    let inside = dy * (x / 3.0 + 0.5);
+    let above = if x > 3.0 { dy } else { inside };
+    if x < -3.0 { 0.0 } else { above }
+}
+
+/// `x > 0 ? x : slope · x`
+#[inline(always)]
+pub fn leaky_relu(x: f32, slope: f32) -> f32 {
+    if x > 0.0 { x } else { slope * x }
+}
+
+/// `dy` times the derivative of [`leaky_relu`] where it gave `y`.
+#[inline(always)]
+pub fn leaky_relu_grad(dy: f32, y: f32, slope: f32) -> f32 {
+    if y > 0.0 { dy } else { slope * dy }
+}
+
 /// `max(x, 0)`, but a NaN stays one.
 #[inline(always)]
 pub fn relu(x: f32) -> f32 {

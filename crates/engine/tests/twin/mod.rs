@@ -349,6 +349,9 @@ fn apply(function: Function, x: f64) -> f64 {
         Function::Relu6 => x.clamp(0.0, 6.0),
         Function::Silu => x * sigmoid(x),
         Function::GeluExact => x * normal(x),
+        Function::HardSigmoid => (x + 3.0).clamp(0.0, 6.0) / 6.0,
+        Function::HardSwish => x * (x + 3.0).clamp(0.0, 6.0) / 6.0,
+        Function::LeakyRelu { slope } => x.max(0.0) + f64::from(slope) * x.min(0.0),
     }
 }
 
@@ -363,6 +366,11 @@ fn slope(function: Function, s: f64) -> f64 {
         Function::Sigmoid => s * (1.0 - s),
         Function::Relu6 => f64::from(u8::from(s > 0.0 && s < 6.0)),
         Function::Silu => sigmoid(s) * (1.0 + s * (1.0 - sigmoid(s))),
+        Function::HardSigmoid => f64::from(u8::from(s > 0.0 && s < 1.0)) / 6.0,
+        Function::HardSwish if s < -3.0 => 0.0,
+        Function::HardSwish if s > 3.0 => 1.0,
+        Function::HardSwish => s / 3.0 + 0.5,
+        Function::LeakyRelu { slope } => f64::from(if s > 0.0 { 1.0 } else { slope }),
         Function::GeluExact => normal(s) + s * (-0.5 * s * s).exp() / (2.0 * std::f64::consts::PI).sqrt(),
     }
 }

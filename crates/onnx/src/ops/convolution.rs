@@ -3,6 +3,7 @@
 use elbowroom_graph::Role;
 use elbowroom_graph::op::{Algorithm, Channels, Conv, GroupedConv, OpKind, Window};
 
+use super::shape::padded;
 use crate::error::Refusal;
 use crate::import::{Import, expect_size};
 use crate::node::Node;
@@ -17,6 +18,18 @@ const MOST: i64 = 1 << 14;
 pub struct Spatial {
     pub window: Window,
     pub dilation: [usize; 2],
+    /// For every axis, what is padded before and behind the input on top of the window's padding, which is alike on both sides.
+    pub more: [[usize; 2]; 2],
+}
+
+impl Spatial {
+    /// Itself, where padding is alike on both sides.
+    pub fn alike(self) -> Result<Self, Refusal> {
+        match self.more == [[0; 2]; 2] {
+            true => Ok(self),
+            false => Err("its padding differs between the two sides, which only convolutions support; pad the same on both sides".into()),
+        }
+    }
 }
 
 /// Height and width of images, or a height of one for lines.
@@ -39,7 +52,7 @@ pub fn extents(x: &Tensor, channels: usize, size: [usize; 2]) -> Vec<usize> {
     [&[dims[0], channels], spatial].concat()
 }
 
-/// The window that a node states, where `kernel` is what its weight has. Padding that differs between the two sides is refused.
+/// The window that a node states, where `kernel` is what its weight has.
 pub fn spatial(
     node: &Node<'_>,
     kernel: Option<&[usize]>,
@@ -64,40 +77,32 @@ pub fn spatial(
     let stride = pair(&list("strides", 1), 1, 1, "stride")?;
     let dilation = pair(&list("dilations", 1), 1, 1, "dilation")?;
     let auto = node.text("auto_pad").unwrap_or_default();
-    let padding = match auto.as_str() {
+    let [before, behind] = match auto.as_str() {
         "" | "NOTSET" => {
             let pads = node.ints("pads").map_or_else(|| vec![0; 2 * axes], <[i64]>::to_vec);
             if pads.len() != 2 * axes {
                 return Err(format!("its pads are {} numbers, and there are {axes} axes", pads.len()).into());
             }
             let (before, behind) = pads.split_at(axes);
-            if before != behind {
-                return Err(format!(
-                    "its pads {pads:?} differ between the two sides, which is not supported; pad the same on both sides"
-                )
-                .into());
-            }
-            pair(before, 0, 0, "padding")?
+            [pair(before, 0, 0, "padding")?, pair(behind, 0, 0, "padding")?]
         }
-        "VALID" => [0, 0],
+        "VALID" => [[0, 0]; 2],
         _ => {
-            let mut padding = [0; 2];
+            let mut sides = [[0; 2]; 2];
             for axis in 2 - axes..2 {
                 let span = dilation[axis] * (kernel[axis] - 1) + 1;
                 let total = (input[axis].div_ceil(stride[axis]).max(1) - 1) * stride[axis] + span;
                 let total = total.saturating_sub(input[axis]);
-                if !total.is_multiple_of(2) {
-                    return Err(format!(
-                        "its auto_pad {auto} pads one side more than the other here, which is not supported"
-                    )
-                    .into());
-                }
-                padding[axis] = total / 2;
+                let (less, more) = (total / 2, total.div_ceil(2));
+                let ends = if auto == "SAME_LOWER" { [more, less] } else { [less, more] };
+                [sides[0][axis], sides[1][axis]] = ends;
             }
-            padding
+            sides
         }
     };
-    Ok(Spatial { window: Window { kernel, stride, padding }, dilation })
+    let padding = [0, 1].map(|axis| before[axis].min(behind[axis]));
+    let more = [0, 1].map(|axis| [before[axis] - padding[axis], behind[axis] - padding[axis]]);
+    Ok(Spatial { window: Window { kernel, stride, padding }, dilation, more })
 }
 
 fn groups(node: &Node<'_>, channels: [usize; 2]) -> Result<usize, Refusal> {
@@ -126,12 +131,18 @@ fn weight(import: &Import<'_>, node: &Node<'_>) -> Result<Vec<usize>, Refusal> {
 
 /// `Conv`
 pub fn conv(import: &mut Import<'_>, node: &Node<'_>) -> Result<Value, Refusal> {
-    let x = import.dense_input(node.required(0)?)?;
-    let (in_size, dims) = (size(&x, node)?, weight(import, node)?);
-    if dims.len() != x.dims().len() {
+    let mut x = import.dense_input(node.required(0)?)?;
+    let dims = weight(import, node)?;
+    let rank = x.dims().len();
+    if dims.len() != rank {
         return Err(format!("its weight has extents {dims:?} and its input {:?}", x.dims()).into());
     }
-    let Spatial { window, dilation } = spatial(node, Some(&dims[2..]), in_size, dims.len() == 3)?;
+    let Spatial { window, dilation, more } =
+        spatial(node, Some(&dims[2..]), size(&x, node)?, dims.len() == 3)?;
+    for (axis, ends) in (rank - 2..rank).zip(more) {
+        x = padded(import, &format!("{}.pad{axis}", node.name()), x, axis, ends)?;
+    }
+    let in_size = size(&x, node)?;
     let (in_channels, out_channels) = (x.dims()[1], dims[0]);
     let groups = groups(node, [in_channels, out_channels])?;
     let fits = GroupedConv::span(window, dilation).output(in_size);
@@ -167,7 +178,7 @@ pub fn transposed(import: &mut Import<'_>, node: &Node<'_>) -> Result<Value, Ref
         return Err("output_shape and auto_pad are not supported; state pads and output_padding".into());
     }
     let line = dims.len() == 3;
-    let Spatial { window, dilation } = spatial(node, Some(&dims[2..]), small, line)?;
+    let Spatial { window, dilation, .. } = spatial(node, Some(&dims[2..]), small, line)?.alike()?;
     let groups = groups(node, [dims[0], dims[0]])?;
     let (in_channels, out_channels) = (dims[0], dims[1].saturating_mul(groups));
     let extra: Vec<usize> = node

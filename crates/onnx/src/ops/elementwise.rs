@@ -96,6 +96,22 @@ pub fn function(import: &mut Import<'_>, node: &Node<'_>) -> Result<Value, Refus
             return Ok(Value::Pending(Pending::Sigmoid { x }));
         }
         "Neg" => return scale(import, from, -1.0),
+        "HardSwish" => Function::HardSwish,
+        "HardSigmoid" => {
+            let factors = [node.float("alpha").unwrap_or(0.2), node.float("beta").unwrap_or(0.5)];
+            if !close(f64::from(factors[0]), 1.0 / 6.0) || factors[1] != 0.5 {
+                return Err(format!(
+                    "only alpha = 1/6 and beta = 1/2 are supported, and these are {} and {}",
+                    factors[0], factors[1]
+                )
+                .into());
+            }
+            Function::HardSigmoid
+        }
+        "LeakyRelu" => match node.float("alpha").unwrap_or(0.01) {
+            slope if slope >= 0.0 && slope.is_finite() => Function::LeakyRelu { slope },
+            slope => return Err(format!("its slope of {slope} is below zero, which is not supported").into()),
+        },
         _ => return Err("it has an alpha other than 1, which is not supported".into()),
     };
     let x = import.tensor(from)?;

@@ -16,9 +16,9 @@ use crate::value::{Pending, Tensor, Value};
 
 /// The operations that are read, as a refusal of another one lists them.
 const NAMES: &str = "Add, Attention, AveragePool, BatchNormalization, Clip, Concat, Conv, ConvTranspose, Div, Dropout, Erf (in GELU), Expand (of a \
-    weight), Flatten, Gather, Gelu, Gemm, GlobalAveragePool, GroupNormalization, InstanceNormalization, LRN, LayerNormalization, \
-    MatMul, MaxPool, Mul, Neg, ReduceMean (of the last axes), Relu, Reshape, RMSNormalization, Sigmoid, Slice, Softmax (in attention), Split, Squeeze, \
-    Sub, Swish, Tanh, Transpose, Unsqueeze, and computations of shapes";
+    weight), Flatten, Gather, Gelu, Gemm, GlobalAveragePool, GroupNormalization, HardSigmoid, HardSwish, InstanceNormalization, LRN, \
+    LayerNormalization, LeakyRelu, MatMul, MaxPool, Mul, Neg, Pad (with zeros), ReduceMean, ReduceSum, Relu, Reshape, RMSNormalization, Sigmoid, Slice, \
+    Softmax (in attention), Split, SplitToSequence, Squeeze, Sub, Swish, Tanh, Transpose, Unsqueeze, and computations of shapes";
 
 /// The results of a node.
 pub fn add(import: &mut Import<'_>, node: &Node<'_>) -> Result<Vec<Value>, Refusal> {
@@ -26,14 +26,15 @@ pub fn add(import: &mut Import<'_>, node: &Node<'_>) -> Result<Vec<Value>, Refus
         "Constant" => constant(node)?,
         "Identity" | "Cast" | "CastLike" => cast(import, node)?,
         "Dropout" => elementwise::dropout(import, node)?,
-        "Relu" | "Tanh" | "Gelu" | "Swish" | "Erf" | "Sigmoid" | "Clip" | "Neg" => {
-            elementwise::function(import, node)?
-        }
+        "Relu" | "Tanh" | "Gelu" | "Swish" | "Erf" | "Sigmoid" | "Clip" | "Neg" | "HardSigmoid"
+        | "HardSwish" | "LeakyRelu" => elementwise::function(import, node)?,
         "Add" | "Sub" => elementwise::sum(import, node)?,
         "Mul" | "Div" => elementwise::product(import, node)?,
         "Conv" => convolution::conv(import, node)?,
         "ConvTranspose" => convolution::transposed(import, node)?,
-        "MaxPool" | "AveragePool" | "GlobalAveragePool" | "ReduceMean" => pooling::pool(import, node)?,
+        "MaxPool" | "AveragePool" | "GlobalAveragePool" => pooling::pool(import, node)?,
+        "ReduceMean" => pooling::mean(import, node).map(|(mean, _)| Value::Tensor(mean))?,
+        "ReduceSum" => pooling::sum(import, node)?,
         "BatchNormalization" => normalization::batch(import, node)?,
         "LayerNormalization" | "RMSNormalization" => normalization::rows(import, node)?,
         "InstanceNormalization" | "GroupNormalization" => normalization::groups(import, node)?,
@@ -48,6 +49,9 @@ pub fn add(import: &mut Import<'_>, node: &Node<'_>) -> Result<Vec<Value>, Refus
         "Gather" => shape::gather(import, node)?,
         "Slice" => shape::slice(import, node)?,
         "Split" => return shape::split(import, node),
+        "SplitToSequence" => shape::sequence(import, node)?,
+        "SequenceAt" => shape::sequence_at(import, node)?,
+        "Pad" => shape::pad(import, node)?,
         "Concat" => shape::concat(import, node)?,
         "Expand" => shape::expand(import, node)?,
         kind => return Err(missing(kind)),
@@ -58,7 +62,7 @@ pub fn add(import: &mut Import<'_>, node: &Node<'_>) -> Result<Vec<Value>, Refus
 /// The sentence about an operation that is not read.
 fn missing(kind: &str) -> Refusal {
     let advice = match kind {
-        "Pow" | "Sqrt" | "ReduceSum" | "ReduceVar" => {
+        "Pow" | "Sqrt" | "ReduceVar" => {
             "export with opset_version=17 or later, where layer normalization is one operation; "
         }
         "If" | "Loop" | "Scan" => {

@@ -1,4 +1,4 @@
-//! Poolings, and means over the last axes.
+//! Poolings, and means and sums over axes.
 
 use elbowroom_graph::op::{OpKind, Pool, Window};
 
@@ -6,7 +6,7 @@ use super::convolution::{Spatial, extents, size, spatial};
 use crate::error::Refusal;
 use crate::import::Import;
 use crate::node::Node;
-use crate::value::Value;
+use crate::value::{Pending, Tensor, Value};
 use crate::view::View;
 
 /// Elements of a window of maximum pooling at most.
@@ -15,9 +15,6 @@ const LARGEST_MAXIMUM: usize = 256;
 /// A pooling.
 pub fn pool(import: &mut Import<'_>, node: &Node<'_>) -> Result<Value, Refusal> {
     let name = node.name();
-    if node.kind() == "ReduceMean" {
-        return mean(import, node);
-    }
     let x = import.dense_input(node.required(0)?)?;
     let (in_size, dims) = (size(&x, node)?, x.dims());
     let planes = dims[0] * dims[1];
@@ -27,7 +24,7 @@ pub fn pool(import: &mut Import<'_>, node: &Node<'_>) -> Result<Value, Refusal> 
         let view = View::dense(&extents(&x, dims[1], [1, 1]));
         return import.push(&name, OpKind::AveragePool { pool, count_padding: true }, &[x.id], view);
     }
-    let Spatial { window, dilation } = spatial(node, None, in_size, dims.len() == 3)?;
+    let Spatial { window, dilation, .. } = spatial(node, None, in_size, dims.len() == 3)?.alike()?;
     if dilation != [1, 1] {
         return Err("dilations of poolings are not supported".into());
     }
@@ -51,8 +48,8 @@ pub fn pool(import: &mut Import<'_>, node: &Node<'_>) -> Result<Value, Refusal> 
     import.push(&name, kind, &[x.id], view)
 }
 
-/// The mean over axes that are the last ones.
-fn mean(import: &mut Import<'_>, node: &Node<'_>) -> Result<Value, Refusal> {
+/// The mean over axes, and the number of elements of which each is made.
+pub fn mean(import: &mut Import<'_>, node: &Node<'_>) -> Result<(Tensor, usize), Refusal> {
     let x = import.tensor(node.required(0)?)?;
     let given = import.constant(node.input(1));
     let dims = x.dims();
@@ -69,5 +66,13 @@ fn mean(import: &mut Import<'_>, node: &Node<'_>) -> Result<Value, Refusal> {
     let keeps = node.int("keepdims").unwrap_or(1) != 0;
     let left = (0..dims.len()).filter(|axis| keeps || !axes.contains(axis));
     let left: Vec<usize> = left.map(|axis| if axes.contains(&axis) { 1 } else { dims[axis] }).collect();
-    import.push(&node.name(), OpKind::AveragePool { pool, count_padding: true }, &[x.id], View::dense(&left))
+    let kind = OpKind::AveragePool { pool, count_padding: true };
+    let id = import.pushed(&node.name(), kind, &[x.id])?;
+    Ok((Tensor { id, view: View::dense(&left), classes: false }, count))
+}
+
+/// The sum over axes.
+pub fn sum(import: &mut Import<'_>, node: &Node<'_>) -> Result<Value, Refusal> {
+    let (x, count) = mean(import, node)?;
+    Ok(Value::Pending(Pending::Scaled { x, factor: count as f64 }))
 }

@@ -4,10 +4,14 @@ use elbowroom_graph::op::{Lookup, OpKind, Places};
 
 use crate::constant::Constant;
 use crate::error::Refusal;
-use crate::import::Import;
+use crate::import::{Import, expect_size};
 use crate::node::{AxisPart, Node};
+use crate::selection::MOST;
 use crate::value::{Stored, Tensor, Value};
 use crate::view::View;
+
+/// Most parts of a sequence.
+const MOST_PARTS: usize = 1 << 12;
 
 /// The extents of a tensor are known when the network is built.
 pub fn shape(import: &mut Import<'_>, node: &Node<'_>) -> Result<Value, Refusal> {
@@ -16,7 +20,7 @@ pub fn shape(import: &mut Import<'_>, node: &Node<'_>) -> Result<Value, Refusal>
         Value::Tensor(tensor) => tensor.dims(),
         Value::Weight(stored) => stored.seen(),
         Value::Constant(constant) => constant.dims,
-        Value::Pending(_) => import.tensor(name)?.dims(),
+        Value::Pending(_) | Value::Sequence(_) => import.tensor(name)?.dims(),
     };
     if node.kind() == "Size" {
         return Ok(Value::Constant(Constant::scalar(dims.iter().product::<usize>() as f64, true)));
@@ -211,11 +215,123 @@ pub fn split(import: &mut Import<'_>, node: &Node<'_>) -> Result<Vec<Value>, Ref
             (0..count).map(|at| extent.saturating_sub(at * each).min(each)).collect()
         }
     };
-    if extents.len() != count || extents.contains(&0) || extents.iter().sum::<usize>() != extent {
+    if extents.len() != count {
+        return Err(format!("it has {count} results and {} extents of parts", extents.len()).into());
+    }
+    let parts = divided(import, &node.name(), x, axis, &extents)?;
+    Ok(parts.into_iter().map(Value::Tensor).collect())
+}
+
+/// As [`divide`], with extents that the file states.
+fn divided(
+    import: &mut Import<'_>,
+    name: &str,
+    x: Tensor,
+    axis: usize,
+    extents: &[usize],
+) -> Result<Vec<Tensor>, Refusal> {
+    let (extent, sum) = (x.dims()[axis], extents.iter().fold(0usize, |sum, &part| sum.saturating_add(part)));
+    if extents.contains(&0) || sum != extent {
         return Err(format!("parts of {extents:?} do not make {extent}").into());
     }
-    let parts = divide(import, &node.name(), x, axis, &extents)?;
-    Ok(parts.into_iter().map(Value::Tensor).collect())
+    divide(import, name, x, axis, extents)
+}
+
+/// The parts of an axis as a sequence.
+pub fn sequence(import: &mut Import<'_>, node: &Node<'_>) -> Result<Value, Refusal> {
+    let x = import.tensor(node.required(0)?)?;
+    let axis = node.axis(node.int("axis").unwrap_or(0), x.dims().len())?;
+    let extent = x.dims()[axis];
+    let given = import.constant(node.input(1));
+    let Some(given) = given.filter(|given| given.ints().iter().all(|&part| part > 0)) else {
+        return Err(
+            "it states no extents of its parts; parts of one element that lose their axis are not supported"
+                .into(),
+        );
+    };
+    let extents: Vec<usize> = match given.dims.is_empty() {
+        // One extent for all parts but the last.
+        true => {
+            let each = given.values[0] as usize;
+            if extent.div_ceil(each) > MOST_PARTS {
+                return Err(format!("sequences of more than {MOST_PARTS} parts are not supported").into());
+            }
+            (0..extent.div_ceil(each)).map(|at| (extent - at * each).min(each)).collect()
+        }
+        false => given.ints().iter().map(|&part| part as usize).collect(),
+    };
+    divided(import, &node.name(), x, axis, &extents).map(Value::Sequence)
+}
+
+/// One tensor of a sequence.
+pub fn sequence_at(import: &mut Import<'_>, node: &Node<'_>) -> Result<Value, Refusal> {
+    let Value::Sequence(parts) = import.value(node.required(0)?)? else {
+        return Err("its input is no sequence".into());
+    };
+    let at = import.constant(node.input(1)).and_then(|at| at.single());
+    let at = at.ok_or("its position is computed by the network")? as i64;
+    let at = node.axis(at, parts.len())?;
+    Ok(Value::Tensor(parts[at].clone()))
+}
+
+/// A tensor with zeros at the ends of an axis.
+pub fn padded(
+    import: &mut Import<'_>,
+    name: &str,
+    x: Tensor,
+    axis: usize,
+    [before, behind]: [usize; 2],
+) -> Result<Tensor, Refusal> {
+    if before == 0 && behind == 0 {
+        return Ok(x);
+    }
+    let extent = x.dims()[axis];
+    let total = extent.checked_add(before).and_then(|total| total.checked_add(behind));
+    let total = total.filter(|&total| total <= MOST).ok_or("its padding is too large")?;
+    let x = if x.view.run(&[axis]).is_some() { x } else { import.dense(name, x)? };
+    let run = x.view.run(&[axis]).zip(x.view.narrowed_to(axis, total));
+    let ([outer, _, inner], view) = run.ok_or("its axis is no axis of memory")?;
+    expect_size(&view)?;
+    let kind = OpKind::Pad { outer, total: total * inner, start: before * inner, width: extent * inner };
+    Ok(Tensor { id: import.pushed(name, kind, &[x.id])?, view, classes: false })
+}
+
+/// `Pad`
+pub fn pad(import: &mut Import<'_>, node: &Node<'_>) -> Result<Value, Refusal> {
+    let from = node.required(0)?;
+    let pads = import.constant(node.input(1)).map(|pads| pads.ints());
+    let pads = pads.or_else(|| node.ints("pads").map(<[i64]>::to_vec));
+    let pads = pads.ok_or("its widths are computed by the network")?;
+    if pads.iter().all(|&width| width == 0) {
+        return import.value(from);
+    }
+    if !node.text("mode").is_none_or(|mode| mode == "constant") {
+        return Err("only padding with zeros is supported; its mode is another".into());
+    }
+    let fill = match node.input(2) {
+        Some(name) => import.constant(Some(name)).and_then(|fill| fill.single()),
+        None => node.float("value").map_or(Some(0.0), |value| Some(f64::from(value))),
+    };
+    if fill != Some(0.0) {
+        return Err("only padding with zeros is supported".into());
+    }
+    let mut x = import.tensor(from)?;
+    let rank = x.dims().len();
+    let axes = match import.constant(node.input(3)) {
+        Some(axes) => axes.ints().iter().map(|&axis| node.axis(axis, rank)).collect::<Result<Vec<_>, _>>()?,
+        None => (0..rank).collect(),
+    };
+    if pads.len() != 2 * axes.len() {
+        return Err(format!("its widths are {} numbers for {} axes", pads.len(), axes.len()).into());
+    }
+    for (at, &axis) in axes.iter().enumerate() {
+        let ends = [pads[at], pads[axes.len() + at]].map(usize::try_from);
+        let [Ok(before), Ok(behind)] = ends else {
+            return Err(format!("its widths {pads:?} take elements away, which Slice does").into());
+        };
+        x = padded(import, &format!("{}.axis{axis}", node.name()), x, axis, [before, behind])?;
+    }
+    Ok(Value::Tensor(x))
 }
 
 /// Tensors side by side.

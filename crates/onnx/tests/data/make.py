@@ -1,11 +1,12 @@
 """Writes the networks of the tests, and the losses that PyTorch trains them to.
 
-Usage: make.py (needs torch and onnx; writes images.onnx, tokens.onnx, regression.onnx and losses.json beside itself)
+Usage: make.py [NAME…] (needs torch, onnx and onnxscript; writes NAME.onnx, of every network without a name, and losses.json to its own folder)
 
-Each network is exported in training mode, and trained by SGD (rate 0.05, momentum 0.9, weight decay 5e-4) on one fixed batch, whose numbers the
+Each network is exported in training mode, `mobile` and `merged` by the exporter that PyTorch 2.9 and later use by default, the others by the older one, and trained by SGD (rate 0.05, momentum 0.9, weight decay 5e-4) on one fixed batch, whose numbers the
 tests compute as well: element i of the input is sin(0.37 i), label i is (7 i + 3) mod classes, token i is (5 i + i // 7) mod vocabulary, target i is cos(0.21 i)."""
 
 import json
+import sys
 from pathlib import Path
 
 import torch
@@ -79,6 +80,48 @@ class Regression(nn.Module):
         return self.layers(x)
 
 
+class Mobile(nn.Module):
+    """What small networks of today have: hard activations, shuffled halves of channels, padding on one side, sums over axes."""
+
+    def __init__(self):
+        super().__init__()
+        self.stem = nn.Sequential(nn.Conv2d(3, 8, 3, stride=2, bias=False), nn.BatchNorm2d(8), nn.Hardswish())
+        self.squeeze = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Conv2d(8, 4, 1), nn.ReLU(), nn.Conv2d(4, 8, 1), nn.Hardsigmoid())
+        self.left, self.right = nn.Conv2d(3, 6, 3, padding=1), nn.Conv2d(5, 6, 1)
+        self.leaky, self.head = nn.LeakyReLU(0.2), nn.Linear(12, CLASSES)
+
+    def forward(self, x):
+        x = self.stem(nn.functional.pad(x, (0, 1, 0, 1)))
+        x = x * self.squeeze(x)
+        left, right = torch.split(x, [3, 5], 1)
+        x = torch.stack([self.left(left), self.right(right)], 2).flatten(1, 2)
+        return self.head(self.leaky(x).sum((2, 3)))
+
+
+class Merged(nn.Module):
+    """Normalizations and scales with equal weights, which the exporter stores once."""
+
+    class Block(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.norm1, self.norm2 = nn.LayerNorm(12), nn.LayerNorm(12)
+            self.first, self.second = nn.Linear(12, 12), nn.Linear(12, 12)
+            self.gamma1, self.gamma2 = nn.Parameter(torch.full((12,), 0.5)), nn.Parameter(torch.full((12,), 0.5))
+
+        def forward(self, x):
+            x = x + self.gamma1 * self.first(self.norm1(x))
+            return x + self.gamma2 * torch.tanh(self.second(self.norm2(x)))
+
+    def __init__(self):
+        super().__init__()
+        self.stem, self.head = nn.Linear(9, 12), nn.Linear(12, CLASSES)
+        self.blocks = nn.Sequential(self.Block(), self.Block())
+        self.twice = nn.LayerNorm(12)
+
+    def forward(self, x):
+        return self.head(self.twice(self.blocks(self.twice(self.stem(x)))))
+
+
 def losses(module, x, loss):
     optimizer = torch.optim.SGD(module.parameters(), lr=RATE, momentum=MOMENTUM, weight_decay=DECAY)
     found = []
@@ -107,21 +150,17 @@ def main():
             lambda y: nn.functional.mse_loss(y, torch.cos(0.21 * count[: y.numel()]).float().view(y.shape)),
         ),
     }
-    table = {}
-    for name, (module, x, loss) in cases.items():
+    cases["mobile"] = (Mobile(), sine(BATCH, 3, 8, 8), cases["images"][2])
+    cases["merged"] = (Merged(), sine(BATCH, 9), cases["images"][2])
+    table = json.loads((HERE / "losses.json").read_text())
+    for name in sys.argv[1:] or cases:
+        module, x, loss = cases[name]
         module.train()
-        torch.onnx.export(
-            module,
-            (x,),
-            str(HERE / f"{name}.onnx"),
-            dynamo=False,
-            training=torch.onnx.TrainingMode.TRAINING,
-            do_constant_folding=False,
-            opset_version=17,
-            input_names=["x"],
-            output_names=["y"],
-            dynamic_axes={"x": {0: "batch"}, "y": {0: "batch"}},
-        )
+        form = {"dynamo": False, "training": torch.onnx.TrainingMode.TRAINING, "do_constant_folding": False, "opset_version": 17}
+        form["dynamic_axes"] = {"x": {0: "batch"}, "y": {0: "batch"}}
+        if name in ["mobile", "merged"]:
+            form = {"dynamo": True, "optimize": name == "merged", "external_data": False, "dynamic_shapes": ({0: "batch"},)}
+        torch.onnx.export(module, (x,), str(HERE / f"{name}.onnx"), input_names=["x"], output_names=["y"], **form)
         table[name] = losses(module, x, loss)
     (HERE / "losses.json").write_text(json.dumps(table, indent=1) + "\n")
 
