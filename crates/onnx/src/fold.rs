@@ -3,6 +3,12 @@
 use crate::constant::{Constant, elements};
 use crate::node::Node;
 
+/// An index of this axis, counted from the end if it is negative.
+fn position(index: f64, extent: usize) -> Option<usize> {
+    let index = if index < 0.0 { index + extent as f64 } else { index };
+    (index >= 0.0 && index < extent as f64).then_some(index as usize)
+}
+
 /// The result of a node whose inputs are all known, in order and with `None` for those that are left out. `None` if it is no such operation.
 pub fn fold(node: &Node<'_>, inputs: &[Option<Constant>]) -> Option<Constant> {
     let x = inputs.first()?.as_ref()?;
@@ -89,6 +95,61 @@ pub fn fold(node: &Node<'_>, inputs: &[Option<Constant>]) -> Option<Constant> {
             dims.splice(axis..=axis, indices.dims.iter().copied());
             taken.reshaped(dims)
         }
+        "GatherElements" => {
+            let (at, axis) = (y()?, axis(node.int("axis").unwrap_or(0))?);
+            let extent = *x.dims.get(axis)?;
+            // The extents before and behind the axis are those of the indices, which may be smaller than those of x.
+            if at.dims.len() != rank {
+                return None;
+            }
+            let stride = |dims: &[usize], axis: usize| dims[axis + 1..].iter().product::<usize>();
+            let mut values = Vec::with_capacity(at.values.len());
+            for (index, &wanted) in at.values.iter().enumerate() {
+                let wanted = position(wanted, extent)?;
+                let mut from = 0;
+                for other in 0..rank {
+                    let own = index / stride(&at.dims, other) % at.dims[other];
+                    let place = if other == axis { wanted } else { own };
+                    if place >= x.dims[other] {
+                        return None;
+                    }
+                    from += place * stride(&x.dims, other);
+                }
+                values.push(*x.values.get(from)?);
+            }
+            Constant { dims: at.dims.clone(), values, whole: x.whole }
+        }
+        "GatherND" if node.int("batch_dims").unwrap_or(0) == 0 => {
+            let at = y()?;
+            let (&depth, outer) = at.dims.split_last()?;
+            let block: usize = x.dims.get(depth..)?.iter().product();
+            let dims = [outer, &x.dims[depth..]].concat();
+            let mut values = Vec::with_capacity(elements(&dims)?);
+            for place in at.values.chunks(depth.max(1)) {
+                let mut from = 0;
+                for (&wanted, &extent) in place.iter().zip(&x.dims) {
+                    from = from * extent + position(wanted, extent)?;
+                }
+                values.extend_from_slice(x.values.get(from * block..)?.get(..block)?);
+            }
+            (elements(&dims)? == values.len()).then_some(Constant { dims, values, whole: x.whole })?
+        }
+        "CumSum" => {
+            let axis = axis(y()?.single()? as i64)?;
+            let extent = *x.dims.get(axis)?;
+            let inner: usize = x.dims[axis + 1..].iter().product();
+            if node.int("exclusive").unwrap_or(0) != 0 || node.int("reverse").unwrap_or(0) != 0 {
+                return None;
+            }
+            let mut sums = x.clone();
+            for at in 0..sums.values.len() {
+                if !(at / inner).is_multiple_of(extent) {
+                    sums.values[at] += sums.values[at - inner];
+                }
+            }
+            sums
+        }
+        "IsNaN" => x.map(true, |value| truth(value.is_nan())),
         "Slice" => {
             let mut taken = x.clone();
             for part in node.parts(&x.dims, &inputs[1..]).ok()? {
@@ -152,4 +213,52 @@ pub fn fold(node: &Node<'_>, inputs: &[Option<Constant>]) -> Option<Constant> {
         "ReduceProd" => Constant::scalar(x.values.iter().product(), x.whole),
         _ => return None,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::proto;
+
+    /// An operation on whole numbers of these extents, as extents and elements.
+    fn folded(
+        kind: &str,
+        inputs: &[(&[usize], &[i64])],
+        axis: Option<i64>,
+    ) -> Option<(Vec<usize>, Vec<i64>)> {
+        let attributes = axis.map(|axis| proto::Attribute {
+            name: "axis".to_owned(),
+            int: Some(axis),
+            ..proto::Attribute::default()
+        });
+        let node = proto::Node {
+            kind: kind.to_owned(),
+            attributes: attributes.into_iter().collect(),
+            ..proto::Node::default()
+        };
+        let constant = |&(dims, values): &(&[usize], &[i64])| {
+            let values = values.iter().map(|&value| value as f64).collect();
+            Some(Constant { dims: dims.to_vec(), values, whole: true })
+        };
+        let inputs: Vec<_> = inputs.iter().map(constant).collect();
+        fold(&Node(&node), &inputs).map(|made| (made.dims.clone(), made.ints()))
+    }
+
+    #[test]
+    fn known_numbers_are_gathered_and_summed_as_onnx_defines_it() {
+        let x: (&[usize], &[i64]) = (&[2, 3], &[1, 2, 3, 4, 5, 6]);
+        let rows = folded("GatherElements", &[x, (&[1, 3], &[1, 0, -1])], Some(0));
+        assert_eq!(rows, Some((vec![1, 3], vec![4, 2, 6])));
+        let columns = folded("GatherElements", &[x, (&[2, 2], &[2, 0, 1, 1])], Some(-1));
+        assert_eq!(columns, Some((vec![2, 2], vec![3, 1, 5, 5])));
+        assert_eq!(folded("GatherElements", &[x, (&[2, 1], &[0, 3])], Some(1)), None);
+        let places = folded("GatherND", &[x, (&[2, 2], &[0, 1, -1, 2])], None);
+        assert_eq!(places, Some((vec![2], vec![2, 6])));
+        let blocks = folded("GatherND", &[x, (&[1, 2, 1], &[1, 0])], None);
+        assert_eq!(blocks, Some((vec![1, 2, 3], vec![4, 5, 6, 1, 2, 3])));
+        assert_eq!(folded("GatherND", &[x, (&[1, 1], &[2])], None), None);
+        let sums = |axis| folded("CumSum", &[x, (&[], &[axis])], None).unwrap().1;
+        assert_eq!(sums(0), [1, 2, 3, 5, 7, 9]);
+        assert_eq!(sums(-1), [1, 3, 6, 4, 9, 15]);
+    }
 }

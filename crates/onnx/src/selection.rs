@@ -143,7 +143,9 @@ fn vocabulary(model: &Model, nodes: &[Node<'_>], name: &str) -> Option<usize> {
                 _ => None,
             }
         }
-        "Cast" | "Identity" if node.input(0).is_some_and(|ids| same.contains(ids)) => {
+        "Cast" | "Identity" | "Reshape" | "Squeeze" | "Unsqueeze"
+            if node.input(0).is_some_and(|ids| same.contains(ids)) =>
+        {
             same.extend(node.0.outputs.first().map(String::as_str));
             None
         }

@@ -1,5 +1,6 @@
 //! What an import knows of every result: numbers, weights of the file, tensors of the graph, and expressions that become one op with what follows.
 
+use elbowroom_graph::op::Function;
 use elbowroom_ir::TensorId;
 
 use crate::constant::Constant;
@@ -63,12 +64,16 @@ impl Tensor {
 pub enum Pending {
     /// `factor · x`
     Scaled { x: Tensor, factor: f64 },
-    /// `erf(factor · x)`
-    Erf { x: Tensor, factor: f64 },
-    /// `factor · (1 + erf(x / √2))`
-    ErfPlusOne { x: Tensor, factor: f64 },
+    /// `factor · x³`
+    Cube { x: Tensor, factor: f64 },
+    /// `factor · (x + 0.044715 · x³)`
+    GeluArgument { x: Tensor, factor: f64 },
+    /// What GELU adds to one: `erf(x / √2)`, or in its other form `tanh(√(2/π) · (x + 0.044715 · x³))`.
+    GeluCurve { x: Tensor, form: Function },
+    /// `factor · (1 + curve)`
+    GeluGate { x: Tensor, form: Function, factor: f64 },
     /// `factor · gelu(x)`
-    ScaledGelu { x: Tensor, factor: f64 },
+    ScaledGelu { x: Tensor, form: Function, factor: f64 },
     /// `σ(x)`
     Sigmoid { x: Tensor },
     /// `x·wᵀ`, which may get a bias.
@@ -82,7 +87,11 @@ impl Pending {
     pub const fn name(&self) -> &'static str {
         match self {
             Self::Scaled { .. } => "a scaled tensor",
-            Self::Erf { .. } | Self::ErfPlusOne { .. } | Self::ScaledGelu { .. } => "a part of GELU",
+            Self::Cube { .. } => "a power",
+            Self::GeluArgument { .. }
+            | Self::GeluCurve { .. }
+            | Self::GeluGate { .. }
+            | Self::ScaledGelu { .. } => "a part of GELU",
             Self::Sigmoid { .. } => "a sigmoid",
             Self::Product { .. } => "a product with a weight",
             Self::Scores { .. } => "a product of two tensors",

@@ -68,6 +68,7 @@ fn modes_have_the_same_parameters_and_their_own_ends() {
         ("regression", Loss::SquaredError),
         ("mobile", Loss::CrossEntropy),
         ("merged", Loss::CrossEntropy),
+        ("language", Loss::CrossEntropy),
     ] {
         let model = Model::open(&data(name)).unwrap();
         let build = |mode| model.build(&Options::new(2).length(6).mode(mode), loss).unwrap();
@@ -121,7 +122,7 @@ fn no_damaged_file_causes_a_panic() {
         (state % below as u64) as usize
     };
     let mut built = 0;
-    for name in ["regression", "tokens", "images", "mobile", "merged"] {
+    for name in ["regression", "tokens", "images", "mobile", "merged", "language"] {
         let whole = fs::read(data(name)).unwrap();
         for _ in 0..400 {
             let mut bytes = whole.clone();

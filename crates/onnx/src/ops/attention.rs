@@ -75,6 +75,16 @@ pub fn softmax(import: &mut Import<'_>, node: &Node<'_>) -> Result<Value, Refusa
     Ok(Value::Pending(Pending::Scores { q, k, factor, causal, normalized: true }))
 }
 
+/// Exporters ask where the probabilities of a row whose keys are all masked are no numbers. The masks here leave a key to every row.
+pub fn is_nan(import: &Import<'_>, node: &Node<'_>) -> Result<Value, Refusal> {
+    match import.value(node.required(0)?)? {
+        Value::Pending(Pending::Scores { normalized: true, .. }) => {
+            Ok(Value::Constant(Constant::scalar(0.0, true)))
+        }
+        _ => Err("it is supported for probabilities of attention, which are numbers".into()),
+    }
+}
+
 /// `[batch, heads, tokens, width]` of a tensor of four axes, or of three, whose first one has heads and batch if it was made of both.
 fn by_heads(x: &Tensor) -> Result<View, Refusal> {
     match x.dims()[..] {

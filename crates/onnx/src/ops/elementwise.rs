@@ -1,6 +1,6 @@
 //! Functions of elements, sums and products, with GELU and SiLU where exporters write them in parts.
 
-use std::f64::consts::FRAC_1_SQRT_2;
+use std::f64::consts::{FRAC_1_SQRT_2, FRAC_2_SQRT_PI};
 
 use elbowroom_graph::op::{Channels, Function, OpKind};
 use elbowroom_graph::{Mode, Shape, Var};
@@ -11,6 +11,10 @@ use crate::error::Refusal;
 use crate::import::Import;
 use crate::node::Node;
 use crate::value::{Pending, Tensor, Value};
+
+/// The factor of the cube in the form of GELU with a hyperbolic tangent, and √(2/π), that of the argument.
+const GELU_CUBE: f64 = 0.044_715;
+const GELU_ARGUMENT: f64 = FRAC_2_SQRT_PI * FRAC_1_SQRT_2;
 
 /// Whether two factors are the same up to single precision.
 pub fn close(a: f64, b: f64) -> bool {
@@ -26,15 +30,44 @@ pub fn realize(import: &mut Import<'_>, name: &str, pending: Pending) -> Result<
     match pending {
         Pending::Scaled { x, factor } => scaled(import, name, &x, factor),
         Pending::Sigmoid { x } => map(import, name, x, Function::Sigmoid),
-        Pending::ScaledGelu { x, factor } => {
-            let gelu = map(import, &format!("{name}.gelu"), x, Function::GeluExact)?;
+        Pending::ScaledGelu { x, form, factor } => {
+            let gelu = map(import, &format!("{name}.gelu"), x, form)?;
             scaled(import, name, &gelu, factor)
         }
-        Pending::Erf { .. } | Pending::ErfPlusOne { .. } => Err(format!(
-            "`{name}` is an error function outside of GELU, ½·x·(1 + erf(x / √2)), which is not supported"
+        Pending::Cube { x, factor } => {
+            let square = times(import, &format!("{name}.square"), &x, &x)?;
+            match factor == 1.0 {
+                true => times(import, name, &square, &x),
+                false => {
+                    let cube = times(import, &format!("{name}.cube"), &square, &x)?;
+                    scaled(import, name, &cube, factor)
+                }
+            }
+        }
+        Pending::GeluArgument { .. } | Pending::GeluCurve { .. } | Pending::GeluGate { .. } => Err(format!(
+            "`{name}` is a part of GELU, ½·x·(1 + erf(x / √2)) or ½·x·(1 + tanh(√(2/π)·(x + 0.044715·x³))), by itself, which is not supported"
         )
         .into()),
         other => Err(format!("`{name}` is {}", other.name()).into()),
+    }
+}
+
+/// The product of two tensors of one view.
+fn times(import: &mut Import<'_>, name: &str, a: &Tensor, b: &Tensor) -> Result<Tensor, Refusal> {
+    let id = import.pushed(name, OpKind::Mul { len: a.view.len() }, &[a.id, b.id])?;
+    Ok(Tensor { id, ..a.clone() })
+}
+
+/// `Pow`
+pub fn power(import: &mut Import<'_>, node: &Node<'_>) -> Result<Value, Refusal> {
+    let from = node.required(0)?;
+    let exponent = import.constant(node.input(1)).and_then(|exponent| exponent.single());
+    let x = import.tensor(from)?;
+    match exponent {
+        Some(1.0) => Ok(Value::Tensor(x)),
+        Some(2.0) => times(import, &node.name(), &x, &x).map(Value::Tensor),
+        Some(3.0) => Ok(Value::Pending(Pending::Cube { x, factor: 1.0 })),
+        _ => Err("only the powers 2 and 3 are supported; export with opset_version=17 or later, where layer normalization is one operation".into()),
     }
 }
 
@@ -44,10 +77,16 @@ fn map(import: &mut Import<'_>, name: &str, x: Tensor, function: Function) -> Re
 }
 
 /// `factor · gelu(x)`, which is an op where the factor is one.
-fn gelu(import: &mut Import<'_>, name: &str, x: Tensor, factor: f64) -> Result<Value, Refusal> {
+fn gelu(
+    import: &mut Import<'_>,
+    name: &str,
+    x: Tensor,
+    form: Function,
+    factor: f64,
+) -> Result<Value, Refusal> {
     match factor == 1.0 {
-        true => map(import, name, x, Function::GeluExact).map(Value::Tensor),
-        false => Ok(Value::Pending(Pending::ScaledGelu { x, factor })),
+        true => map(import, name, x, form).map(Value::Tensor),
+        false => Ok(Value::Pending(Pending::ScaledGelu { x, form, factor })),
     }
 }
 
@@ -56,7 +95,12 @@ pub fn function(import: &mut Import<'_>, node: &Node<'_>) -> Result<Value, Refus
     let from = node.required(0)?;
     let function = match node.kind() {
         "Relu" => Function::Relu,
-        "Tanh" => Function::Tanh,
+        "Tanh" => match import.value(from)? {
+            Value::Pending(Pending::GeluArgument { x, factor }) if close(factor, GELU_ARGUMENT) => {
+                return Ok(Value::Pending(Pending::GeluCurve { x, form: Function::Gelu }));
+            }
+            _ => Function::Tanh,
+        },
         "Gelu" => match node.text("approximate").as_deref() {
             Some("tanh") => Function::Gelu,
             _ => Function::GeluExact,
@@ -85,11 +129,12 @@ pub fn function(import: &mut Import<'_>, node: &Node<'_>) -> Result<Value, Refus
             }
         }
         "Erf" => {
-            let (x, factor) = match import.value(from)? {
-                Value::Pending(Pending::Scaled { x, factor }) => (x, factor),
-                _ => (import.tensor(from)?, 1.0),
+            return match import.value(from)? {
+                Value::Pending(Pending::Scaled { x, factor }) if close(factor, FRAC_1_SQRT_2) => {
+                    Ok(Value::Pending(Pending::GeluCurve { x, form: Function::GeluExact }))
+                }
+                _ => Err("an error function is supported in GELU, ½·x·(1 + erf(x / √2)), alone".into()),
             };
-            return Ok(Value::Pending(Pending::Erf { x, factor }));
         }
         "Sigmoid" => {
             let x = import.tensor(from)?;
@@ -122,9 +167,15 @@ pub fn function(import: &mut Import<'_>, node: &Node<'_>) -> Result<Value, Refus
 fn scale(import: &mut Import<'_>, from: &str, by: f64) -> Result<Value, Refusal> {
     Ok(Value::Pending(match import.value(from)? {
         Value::Pending(Pending::Scaled { x, factor }) => Pending::Scaled { x, factor: factor * by },
-        Value::Pending(Pending::ErfPlusOne { x, factor }) => Pending::ErfPlusOne { x, factor: factor * by },
-        Value::Pending(Pending::ScaledGelu { x, factor }) => {
-            return gelu(import, &format!("{from}.gelu"), x, factor * by);
+        Value::Pending(Pending::Cube { x, factor }) => Pending::Cube { x, factor: factor * by },
+        Value::Pending(Pending::GeluArgument { x, factor }) => {
+            Pending::GeluArgument { x, factor: factor * by }
+        }
+        Value::Pending(Pending::GeluGate { x, form, factor }) => {
+            Pending::GeluGate { x, form, factor: factor * by }
+        }
+        Value::Pending(Pending::ScaledGelu { x, form, factor }) => {
+            return gelu(import, &format!("{from}.gelu"), x, form, factor * by);
         }
         Value::Pending(Pending::Scores { q, k, factor, causal, normalized: false }) => {
             if causal {
@@ -152,6 +203,18 @@ pub fn dropout(import: &mut Import<'_>, node: &Node<'_>) -> Result<Value, Refusa
     let var = Var { id: x.id, shape: Shape::new(&[x.view.len()]) };
     let y = import.b.dropout(&node.name(), var, ratio as f32)?;
     Ok(Value::Tensor(Tensor { id: y.id, ..x }))
+}
+
+/// One of two values, by a condition that is the same for all elements.
+pub fn choice(import: &mut Import<'_>, node: &Node<'_>) -> Result<Value, Refusal> {
+    let condition = import.constant(node.input(0)).and_then(|condition| condition.single());
+    let condition = condition.ok_or("its condition is not one known number for all elements")?;
+    let [first, second] = [node.required(1)?, node.required(2)?];
+    let (chosen, other) = if condition == 0.0 { (second, first) } else { (first, second) };
+    match import.constant(Some(other)).and_then(|other| other.single()) {
+        Some(_) => import.value(chosen),
+        None => Err("the value that it does not choose is not one known number".into()),
+    }
 }
 
 /// How the elements of a smaller operand repeat over a larger one: as the middle of three extents of its memory.
@@ -227,10 +290,16 @@ pub fn sum(import: &mut Import<'_>, node: &Node<'_>) -> Result<Value, Refusal> {
         names.swap(0, 1);
     }
     match (&values[0], &values[1]) {
-        (Value::Pending(Pending::Erf { x, factor }), Value::Constant(one))
-            if one.single() == Some(1.0) && close(*factor, FRAC_1_SQRT_2) =>
+        (Value::Pending(Pending::GeluCurve { x, form }), Value::Constant(one))
+            if one.single() == Some(1.0) =>
         {
-            return Ok(Value::Pending(Pending::ErfPlusOne { x: x.clone(), factor: 1.0 }));
+            return Ok(Value::Pending(Pending::GeluGate { x: x.clone(), form: *form, factor: 1.0 }));
+        }
+        (Value::Tensor(x), Value::Pending(Pending::Cube { x: same, factor }))
+        | (Value::Pending(Pending::Cube { x: same, factor }), Value::Tensor(x))
+            if x == same && close(*factor, GELU_CUBE) =>
+        {
+            return Ok(Value::Pending(Pending::GeluArgument { x: x.clone(), factor: 1.0 }));
         }
         (Value::Pending(Pending::Scores { .. }), Value::Constant(mask)) => {
             return attention::masked(&values[0], mask);
@@ -302,14 +371,14 @@ pub fn product(import: &mut Import<'_>, node: &Node<'_>) -> Result<Value, Refusa
             (Value::Pending(Pending::Sigmoid { x }), Value::Tensor(same)) if x == same => {
                 return map(import, &name, x.clone(), Function::Silu).map(Value::Tensor);
             }
-            (Value::Pending(Pending::ErfPlusOne { x, factor }), Value::Tensor(same)) if x == same => {
-                return gelu(import, &name, x.clone(), 2.0 * factor);
+            (Value::Pending(Pending::GeluGate { x, form, factor }), Value::Tensor(same)) if x == same => {
+                return gelu(import, &name, x.clone(), *form, 2.0 * factor);
             }
             (
-                Value::Pending(Pending::ErfPlusOne { x, factor }),
+                Value::Pending(Pending::GeluGate { x, form, factor }),
                 Value::Pending(Pending::Scaled { x: same, factor: more }),
             ) if x == same => {
-                return gelu(import, &name, x.clone(), 2.0 * factor * more);
+                return gelu(import, &name, x.clone(), *form, 2.0 * factor * more);
             }
             _ => {}
         }

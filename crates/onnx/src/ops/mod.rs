@@ -17,7 +17,7 @@ use crate::value::{Pending, Tensor, Value};
 /// The operations that are read, as a refusal of another one lists them.
 const NAMES: &str = "Add, Attention, AveragePool, BatchNormalization, Clip, Concat, Conv, ConvTranspose, Div, Dropout, Erf (in GELU), Expand (of a \
     weight), Flatten, Gather, Gelu, Gemm, GlobalAveragePool, GroupNormalization, HardSigmoid, HardSwish, InstanceNormalization, LRN, \
-    LayerNormalization, LeakyRelu, MatMul, MaxPool, Mul, Neg, Pad (with zeros), ReduceMean, ReduceSum, Relu, Reshape, RMSNormalization, Sigmoid, Slice, \
+    LayerNormalization, LeakyRelu, MatMul, MaxPool, Mul, Neg, Pad (with zeros), Pow (2 and 3), ReduceMean, ReduceSum, Relu, Reshape, RMSNormalization, Sigmoid, Slice, \
     Softmax (in attention), Split, SplitToSequence, Squeeze, Sub, Swish, Tanh, Transpose, Unsqueeze, and computations of shapes";
 
 /// The results of a node.
@@ -43,6 +43,9 @@ pub fn add(import: &mut Import<'_>, node: &Node<'_>) -> Result<Vec<Value>, Refus
         "MatMul" => dense::matmul(import, node)?,
         "Softmax" => attention::softmax(import, node)?,
         "Attention" => attention::whole(import, node)?,
+        "Pow" => elementwise::power(import, node)?,
+        "IsNaN" => attention::is_nan(import, node)?,
+        "Where" => elementwise::choice(import, node)?,
         "Shape" | "Size" => shape::shape(import, node)?,
         "Reshape" | "Flatten" | "Squeeze" | "Unsqueeze" => shape::reshape(import, node)?,
         "Transpose" => shape::transpose(import, node)?,
@@ -62,11 +65,14 @@ pub fn add(import: &mut Import<'_>, node: &Node<'_>) -> Result<Vec<Value>, Refus
 /// The sentence about an operation that is not read.
 fn missing(kind: &str) -> Refusal {
     let advice = match kind {
-        "Pow" | "Sqrt" | "ReduceVar" => {
+        "Sqrt" | "ReduceVar" => {
             "export with opset_version=17 or later, where layer normalization is one operation; "
         }
         "If" | "Loop" | "Scan" => {
             "export with fixed sizes other than the batch, so that nothing depends on a condition; "
+        }
+        "Bernoulli" | "RandomUniform" | "RandomUniformLike" | "RandomNormal" | "RandomNormalLike" => {
+            "export the network with a stochastic depth of 0; Dropout is supported; "
         }
         "LSTM" | "GRU" | "RNN" => "the networks lstm and seq2seq have recurrent layers; ",
         kind if kind.contains("Quant") || kind.contains("Integer") => {
@@ -98,7 +104,7 @@ fn constant(node: &Node<'_>) -> Result<Value, Refusal> {
         .or_else(|| scalar(node.float("value_float").map(f64::from), false))
         .or_else(|| scalar(node.int("value_int").map(|value| value as f64), true))
         .or_else(|| {
-            let ints = node.ints("value_ints").filter(|ints| !ints.is_empty())?;
+            let ints = node.ints("value_ints")?;
             let values = ints.iter().map(|&value| value as f64).collect();
             Some(Constant { dims: vec![ints.len()], values, whole: true })
         });

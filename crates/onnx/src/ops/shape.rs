@@ -124,23 +124,31 @@ pub fn gather(import: &mut Import<'_>, node: &Node<'_>) -> Result<Value, Refusal
     let extent = dims[axis];
     let wanted: Vec<i64> =
         indices.ints().iter().map(|&at| if at < 0 { at + extent as i64 } else { at }).collect();
-    let follows = wanted.windows(2).all(|pair| pair[1] == pair[0] + 1);
+    // A run of neighbours, which may be taken several times, as positions are for every sample.
+    let count = wanted.windows(2).take_while(|pair| pair[1] == pair[0] + 1).count() + 1;
+    let repeats = wanted.chunks(count).all(|run| *run == wanted[..count.min(wanted.len())]);
     let start = wanted
         .first()
         .and_then(|&start| usize::try_from(start).ok())
-        .filter(|&start| start + wanted.len() <= extent);
-    let (Some(start), true) = (start, follows) else {
+        .filter(|&start| start + count <= extent);
+    let (Some(start), true) = (start, repeats && (count == wanted.len() || axis == 0)) else {
+        let some = &wanted[..wanted.len().min(8)];
         return Err(format!(
-            "it gathers {wanted:?} of {extent}, and neighbours in their order alone are supported"
+            "it gathers {} of {extent}, from {some:?} on, and neighbours in their order alone are supported, or such rows several times",
+            wanted.len()
         )
         .into());
     };
-    let y = match split_before(import, from, &x, axis)? {
-        Some(parts) if wanted.len() == 1 => parts[start].clone(),
-        _ => part(import, &node.name(), x, AxisPart { axis, start, count: wanted.len(), step: 1 })?,
-    };
-    let mut left = y.dims();
+    let mut left = x.dims();
     left.splice(axis..=axis, indices.dims.iter().copied());
+    let y = match split_before(import, from, &x, axis)? {
+        Some(parts) if count == 1 => parts[start].clone(),
+        _ => part(import, &node.name(), x, AxisPart { axis, start, count, step: 1 })?,
+    };
+    if count < wanted.len() {
+        let y = import.dense(&node.name(), y)?;
+        return repeated(import, &format!("{}.repeated", node.name()), &y, &left);
+    }
     let view = y.view.reshaped(&left).ok_or("its result has no such view")?;
     Ok(Value::Tensor(Tensor { view, ..y }))
 }
@@ -305,7 +313,7 @@ pub fn pad(import: &mut Import<'_>, node: &Node<'_>) -> Result<Value, Refusal> {
     if pads.iter().all(|&width| width == 0) {
         return import.value(from);
     }
-    if !node.text("mode").is_none_or(|mode| mode == "constant") {
+    if node.text("mode").is_some_and(|mode| mode != "constant") {
         return Err("only padding with zeros is supported; its mode is another".into());
     }
     let fill = match node.input(2) {
@@ -377,11 +385,18 @@ pub fn expand(import: &mut Import<'_>, node: &Node<'_>) -> Result<Value, Refusal
         )
         .into());
     }
-    if dims.iter().product::<usize>() == x.view.len() {
-        return Ok(Value::Tensor(Tensor { view: View::dense(&dims), ..x }));
+    repeated(import, &name, &x, &dims)
+}
+
+/// The elements of a tensor in the order of memory, as often as these extents have them.
+fn repeated(import: &mut Import<'_>, name: &str, x: &Tensor, dims: &[usize]) -> Result<Value, Refusal> {
+    let (view, inner) = (View::dense(dims), x.view.len());
+    expect_size(&view)?;
+    if view.len() == inner {
+        return Ok(Value::Tensor(Tensor { view, ..x.clone() }));
     }
-    let (inner, len) = (x.view.len(), dims.iter().try_fold(1usize, |n, &extent| n.checked_mul(extent)));
-    let len = len.filter(|&len| len <= 1 << 36).ok_or("its result is too large")?;
-    let zeros = import.pushed(&format!("{name}.zeros"), OpKind::Fill { len, value: 0.0 }, &[])?;
-    import.push(&name, OpKind::AddRow { outer: len / inner, inner }, &[zeros, x.id], View::dense(&dims))
+    let outer = view.len() / inner;
+    let fill = OpKind::Fill { len: view.len(), value: 0.0 };
+    let zeros = import.pushed(&format!("{name}.zeros"), fill, &[])?;
+    import.push(name, OpKind::AddRow { outer, inner }, &[zeros, x.id], view)
 }

@@ -2,7 +2,7 @@
 
 Usage: make.py [NAME…] (needs torch, onnx and onnxscript; writes NAME.onnx, of every network without a name, and losses.json to its own folder)
 
-Each network is exported in training mode, `mobile` and `merged` by the exporter that PyTorch 2.9 and later use by default, the others by the older one, and trained by SGD (rate 0.05, momentum 0.9, weight decay 5e-4) on one fixed batch, whose numbers the
+Each network is exported in training mode, `mobile`, `merged` and `language` by the exporter that PyTorch 2.9 and later use by default, the others by the older one, and trained by SGD (rate 0.05, momentum 0.9, weight decay 5e-4) on one fixed batch, whose numbers the
 tests compute as well: element i of the input is sin(0.37 i), label i is (7 i + 3) mod classes, token i is (5 i + i // 7) mod vocabulary, target i is cos(0.21 i)."""
 
 import json
@@ -122,6 +122,33 @@ class Merged(nn.Module):
         return self.head(self.twice(self.blocks(self.twice(self.stem(x)))))
 
 
+class Language(nn.Module):
+    """A causal transformer as libraries of language models write it: positions and token types that known numbers look up, GELU in parts."""
+
+    def __init__(self):
+        super().__init__()
+        self.tokens, self.positions, self.types = (nn.Embedding(count, WIDTH) for count in [VOCABULARY, 8, 2])
+        self.register_buffer("order", torch.arange(8)[None])
+        self.register_buffer("kinds", torch.zeros(1, 8, dtype=torch.long))
+        self.norm, self.last = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
+        self.qkv, self.out = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
+        self.up, self.down = nn.Linear(WIDTH, 24), nn.Linear(24, WIDTH)
+
+    def forward(self, tokens):
+        tokens = tokens.view(-1, LENGTH)
+        order = self.order[:, :LENGTH]
+        kinds = torch.gather(self.kinds, 1, order).expand(2, LENGTH)[:1]
+        x = self.tokens(tokens) + self.positions(order) + self.types(kinds)
+        q, k, v = (part.view(-1, LENGTH, HEADS, WIDTH // HEADS).transpose(1, 2) for part in self.qkv(self.norm(x)).split(WIDTH, 2))
+        mask = torch.ones(LENGTH, LENGTH, dtype=torch.bool).tril()[None, None]
+        y = nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+        x = x + self.out(y.transpose(1, 2).reshape(x.shape))
+        y = self.up(x)
+        y = 0.5 * y * (1.0 + torch.tanh((2.0 / torch.pi) ** 0.5 * (y + 0.044715 * torch.pow(y, 3.0))))
+        y = self.last(x + self.down(y))
+        return y @ self.tokens.weight.t() + torch.pow(y.mean(2, keepdim=True), 3.0) - torch.pow(y.mean(2, keepdim=True), 2.0)
+
+
 def losses(module, x, loss):
     optimizer = torch.optim.SGD(module.parameters(), lr=RATE, momentum=MOMENTUM, weight_decay=DECAY)
     found = []
@@ -152,13 +179,14 @@ def main():
     }
     cases["mobile"] = (Mobile(), sine(BATCH, 3, 8, 8), cases["images"][2])
     cases["merged"] = (Merged(), sine(BATCH, 9), cases["images"][2])
+    cases["language"] = (Language(), tokens, cases["tokens"][2])
     table = json.loads((HERE / "losses.json").read_text())
     for name in sys.argv[1:] or cases:
         module, x, loss = cases[name]
         module.train()
         form = {"dynamo": False, "training": torch.onnx.TrainingMode.TRAINING, "do_constant_folding": False, "opset_version": 17}
         form["dynamic_axes"] = {"x": {0: "batch"}, "y": {0: "batch"}}
-        if name in ["mobile", "merged"]:
+        if name in ["mobile", "merged", "language"]:
             form = {"dynamo": True, "optimize": name == "merged", "external_data": False, "dynamic_shapes": ({0: "batch"},)}
         torch.onnx.export(module, (x,), str(HERE / f"{name}.onnx"), input_names=["x"], output_names=["y"], **form)
         table[name] = losses(module, x, loss)
