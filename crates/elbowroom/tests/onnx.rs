@@ -42,7 +42,7 @@ impl Dataset for Fixed {
             values.iter_mut().enumerate().for_each(|(i, x)| *x = (7 * i as i32 + 3) % classes);
         };
         match self.0 {
-            "tokens" | "language" => {
+            "tokens" | "language" | "attention" => {
                 let tokens = batch.classes("x", &sample[0])?;
                 tokens.iter_mut().enumerate().for_each(|(i, x)| *x = (5 * i as i32 + i as i32 / 7) % 11);
             }
@@ -51,7 +51,7 @@ impl Dataset for Fixed {
         match self.0 {
             _ if sample.len() < 2 => {}
             "regression" => wave(batch.reals("targets", &sample[1])?, &|i| (0.21 * i).cos()),
-            "tokens" | "language" => label(batch.classes("labels", &sample[1])?, 11),
+            "tokens" | "language" | "attention" => label(batch.classes("labels", &sample[1])?, 11),
             _ => label(batch.classes("labels", &sample[1])?, 5),
         }
         Ok(())
@@ -130,10 +130,12 @@ fn small_networks_of_today_train_to_the_losses_of_pytorch() {
 
 #[test]
 fn language_models_of_libraries_train_to_the_losses_of_pytorch() {
-    check("language", "80%");
-    let graph = Source::open(file("language")).unwrap().build(&options()).unwrap();
-    let count = |kind: &str| graph.nodes.values().filter(|node| node.kind.name() == kind).count();
-    assert_eq!([count("gelu"), count("cross-attention"), count("tanh")], [1, 1, 0]);
+    for name in ["language", "attention"] {
+        check(name, "80%");
+        let graph = Source::open(file(name)).unwrap().build(&options()).unwrap();
+        let count = |kind: &str| graph.nodes.values().filter(|node| node.kind.name() == kind).count();
+        assert_eq!([count("gelu"), count("cross-attention"), count("tanh")], [1, 1, 0], "{name}");
+    }
 }
 
 #[test]

@@ -69,6 +69,7 @@ fn modes_have_the_same_parameters_and_their_own_ends() {
         ("mobile", Loss::CrossEntropy),
         ("merged", Loss::CrossEntropy),
         ("language", Loss::CrossEntropy),
+        ("attention", Loss::CrossEntropy),
     ] {
         let model = Model::open(&data(name)).unwrap();
         let build = |mode| model.build(&Options::new(2).length(6).mode(mode), loss).unwrap();

@@ -49,12 +49,18 @@ pub fn masked(scores: &Value, mask: &Constant) -> Result<Value, Refusal> {
     let Value::Pending(Pending::Scores { q, k, factor, normalized: false, .. }) = scores else {
         return Err("it adds numbers to probabilities of attention".into());
     };
-    let causal = is_causal(mask);
-    if !causal && mask.values.iter().any(|&value| value != 0.0) {
-        return Err("of masks of attention, only the causal one is supported".into());
-    }
+    let causal = causal(mask)?;
     let (q, k, factor) = (q.clone(), k.clone(), *factor);
     Ok(Value::Pending(Pending::Scores { q, k, factor, causal, normalized: false }))
+}
+
+/// Whether a mask is the causal one; otherwise it is none at all.
+fn causal(mask: &Constant) -> Result<bool, Refusal> {
+    let causal = is_causal(mask);
+    match causal || mask.values.iter().all(|&value| value == 0.0) {
+        true => Ok(causal),
+        false => Err("of masks of attention, only the causal one is supported".into()),
+    }
 }
 
 /// The softmax of scores.
@@ -155,9 +161,18 @@ fn attend(
 
 /// `Attention`: of opset 23.
 pub fn whole(import: &mut Import<'_>, node: &Node<'_>) -> Result<Value, Refusal> {
-    if (3..node.0.inputs.len()).any(|index| node.input(index).is_some()) {
-        return Err("masks and earlier keys as inputs are not supported; is_causal is".into());
+    if (4..node.0.inputs.len()).any(|index| node.input(index).is_some()) {
+        return Err("earlier keys and values as inputs are not supported".into());
     }
+    let masked = match node.input(3) {
+        None => false,
+        Some(name) => {
+            let mask = import.constant(Some(name)).ok_or("its mask is computed by the network")?;
+            // Truth values say which keys a query sees.
+            let added = |seen: f64| if seen == 0.0 { f64::NEG_INFINITY } else { 0.0 };
+            causal(&if mask.whole { mask.map(false, added) } else { mask })?
+        }
+    };
     if node.float("softcap").is_some_and(|cap| cap != 0.0)
         || node.int("qk_matmul_output_mode").is_some_and(|mode| mode != 0)
     {
@@ -185,7 +200,7 @@ pub fn whole(import: &mut Import<'_>, node: &Node<'_>) -> Result<Value, Refusal>
     }
     let width = q.dims().last().copied().unwrap_or(1) as f64;
     let factor = node.float("scale").map_or_else(|| 1.0 / width.sqrt(), f64::from);
-    let causal = node.int("is_causal").unwrap_or(0) != 0;
+    let causal = masked || node.int("is_causal").unwrap_or(0) != 0;
     let y = attend(import, &node.name(), [q, k, v], factor, causal)?;
     if !joined {
         return Ok(Value::Tensor(y));
