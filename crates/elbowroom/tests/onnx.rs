@@ -76,12 +76,16 @@ fn run(training: Training<'_>) -> TrainReport {
     training.run_observed(&Quiet).unwrap()
 }
 
+/// PyTorch's losses.
+fn losses(name: &str) -> Vec<f64> {
+    let table = std::fs::read(data().join("losses.json")).unwrap();
+    let table: serde_json::Value = serde_json::from_slice(&table).unwrap();
+    table[name].as_array().unwrap().iter().map(|loss| loss.as_f64().unwrap()).collect()
+}
+
 /// `limit` is the share of the unconstrained peak that is tried besides the smallest one.
 fn check(name: &'static str, limit: &str) {
-    let table: serde_json::Value =
-        serde_json::from_slice(&std::fs::read(data().join("losses.json")).unwrap()).unwrap();
-    let theirs: Vec<f64> =
-        table[name].as_array().unwrap().iter().map(|loss| loss.as_f64().unwrap()).collect();
+    let theirs = losses(name);
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join(name);
     let whole = run(training(name, &options(), "100%").iterations(3).verify(true));
@@ -151,6 +155,25 @@ fn weights_that_the_exporter_merged_train_apart() {
     // Four layers and four normalizations in blocks, a stem, a head, and a normalization that is called twice, each with a weight and a bias;
     // four scales.
     assert_eq!(names.len(), 2 * 11 + 4, "{names:?}");
+}
+
+#[test]
+fn random_masks_are_dropout() {
+    let source = Source::open(file("random")).unwrap();
+    let counts = |mode: Mode| {
+        let graph = source.build(&options().mode(mode)).unwrap();
+        ["dropout", "fill"].map(|kind| graph.nodes.values().filter(|node| node.kind.name() == kind).count())
+    };
+    // Elements, planes and samples; their masks act on the gradients as well. Planes and samples have ones of their own, and so has the loss.
+    assert_eq!(counts(Mode::Training), [4, 3]);
+    assert_eq!(counts(Mode::Evaluation), [0, 0]);
+    let whole = run(training("random", &options(), "100%").iterations(3).verify(true));
+    let least = run(training("random", &options(), "min").iterations(3).verify(true));
+    assert_eq!((whole.verified, least.verified), (Some(true), Some(true)));
+    assert_eq!(whole.losses, least.losses);
+    let evaluated = run(training("random", &options().mode(Mode::Evaluation), "100%").iterations(1));
+    let (ours, theirs) = (evaluated.eval_loss[0], losses("random")[0]);
+    assert!((ours / theirs - 1.0).abs() < 1e-6, "{ours} and {theirs}");
 }
 
 #[test]

@@ -59,6 +59,14 @@ impl Tensor {
     }
 }
 
+/// `factor` with the probability `kept`, and zero otherwise.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Mask {
+    pub dims: Vec<usize>,
+    pub kept: f64,
+    pub factor: f64,
+}
+
 /// An expression that is no op yet.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Pending {
@@ -76,6 +84,10 @@ pub enum Pending {
     ScaledGelu { x: Tensor, form: Function, factor: f64 },
     /// `σ(x)`
     Sigmoid { x: Tensor },
+    /// Random numbers from 0 to 1.
+    Random { dims: Vec<usize> },
+    /// What random numbers keep.
+    Mask(Mask),
     /// `x·wᵀ`, which may get a bias.
     Product { x: Tensor, weight: Stored },
     /// `factor · q·kᵀ`, and of it the softmax over the keys if `normalized`.
@@ -93,6 +105,8 @@ impl Pending {
             | Self::GeluGate { .. }
             | Self::ScaledGelu { .. } => "a part of GELU",
             Self::Sigmoid { .. } => "a sigmoid",
+            Self::Random { .. } => "random numbers that nothing is compared with",
+            Self::Mask(_) => "a random mask that multiplies no tensor",
             Self::Product { .. } => "a product with a weight",
             Self::Scores { .. } => "a product of two tensors",
         }

@@ -69,6 +69,7 @@ fn modes_have_the_same_parameters_and_their_own_ends() {
         ("mobile", Loss::CrossEntropy),
         ("merged", Loss::CrossEntropy),
         ("language", Loss::CrossEntropy),
+        ("random", Loss::CrossEntropy),
         ("attention", Loss::CrossEntropy),
     ] {
         let model = Model::open(&data(name)).unwrap();
@@ -123,7 +124,7 @@ fn no_damaged_file_causes_a_panic() {
         (state % below as u64) as usize
     };
     let mut built = 0;
-    for name in ["regression", "tokens", "images", "mobile", "merged", "language"] {
+    for name in ["regression", "tokens", "images", "mobile", "merged", "language", "random"] {
         let whole = fs::read(data(name)).unwrap();
         for _ in 0..400 {
             let mut bytes = whole.clone();

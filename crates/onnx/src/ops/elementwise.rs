@@ -3,14 +3,13 @@
 use std::f64::consts::{FRAC_1_SQRT_2, FRAC_2_SQRT_PI};
 
 use elbowroom_graph::op::{Channels, Function, OpKind};
-use elbowroom_graph::{Mode, Shape, Var};
 
-use super::{attention, dense};
+use super::{attention, dense, dropout};
 use crate::constant::Constant;
 use crate::error::Refusal;
 use crate::import::Import;
 use crate::node::Node;
-use crate::value::{Pending, Tensor, Value};
+use crate::value::{Mask, Pending, Tensor, Value};
 
 /// The factor of the cube in the form of GELU with a hyperbolic tangent, and √(2/π), that of the argument.
 const GELU_CUBE: f64 = 0.044_715;
@@ -167,6 +166,7 @@ pub fn function(import: &mut Import<'_>, node: &Node<'_>) -> Result<Value, Refus
 fn scale(import: &mut Import<'_>, from: &str, by: f64) -> Result<Value, Refusal> {
     Ok(Value::Pending(match import.value(from)? {
         Value::Pending(Pending::Scaled { x, factor }) => Pending::Scaled { x, factor: factor * by },
+        Value::Pending(Pending::Mask(mask)) => Pending::Mask(Mask { factor: mask.factor * by, ..mask }),
         Value::Pending(Pending::Cube { x, factor }) => Pending::Cube { x, factor: factor * by },
         Value::Pending(Pending::GeluArgument { x, factor }) => {
             Pending::GeluArgument { x, factor: factor * by }
@@ -185,24 +185,6 @@ fn scale(import: &mut Import<'_>, from: &str, by: f64) -> Result<Value, Refusal>
         }
         _ => Pending::Scaled { x: import.tensor(from)?, factor: by },
     }))
-}
-
-/// Zeros at random in training. A mask for the probabilities of attention is not supported.
-pub fn dropout(import: &mut Import<'_>, node: &Node<'_>) -> Result<Value, Refusal> {
-    let from = node.required(0)?;
-    let given = import.constant(node.input(1)).and_then(|ratio| ratio.single());
-    let ratio = given.or_else(|| node.float("ratio").map(f64::from)).unwrap_or(0.5);
-    let value = import.value(from)?;
-    if ratio == 0.0 || import.b.mode() != Mode::Training {
-        return Ok(value);
-    }
-    if matches!(value, Value::Pending(Pending::Scores { .. })) {
-        return Err("it drops probabilities of attention, which is not supported; export the network with an attention dropout of 0".into());
-    }
-    let x = import.tensor(from)?;
-    let var = Var { id: x.id, shape: Shape::new(&[x.view.len()]) };
-    let y = import.b.dropout(&node.name(), var, ratio as f32)?;
-    Ok(Value::Tensor(Tensor { id: y.id, ..x }))
 }
 
 /// One of two values, by a condition that is the same for all elements.
@@ -231,7 +213,7 @@ fn spread(x: &Tensor, dims: &[usize]) -> Option<Channels> {
 }
 
 /// As [`spread`], with the axes of the larger operand brought into the order of memory where that is needed.
-fn spread_over(
+pub fn spread_over(
     import: &mut Import<'_>,
     name: &str,
     x: Tensor,
@@ -365,6 +347,12 @@ pub fn product(import: &mut Import<'_>, node: &Node<'_>) -> Result<Value, Refusa
     }
     if let Some(by) = number(&values[1]) {
         return scale(import, names[0], by);
+    }
+    for (at, other) in [(0, 1), (1, 0)] {
+        if let Value::Pending(Pending::Mask(mask)) = &values[at] {
+            let x = import.realized(names[other], values[other].clone())?;
+            return dropout::masked(import, &name, x, mask);
+        }
     }
     for (at, other) in [(0, 1), (1, 0)] {
         match (&values[at], &values[other]) {

@@ -3,6 +3,7 @@
 mod attention;
 mod convolution;
 mod dense;
+mod dropout;
 mod elementwise;
 mod normalization;
 mod pooling;
@@ -15,7 +16,7 @@ use crate::node::Node;
 use crate::value::{Pending, Tensor, Value};
 
 /// The operations that are read, as a refusal of another one lists them.
-const NAMES: &str = "Add, Attention, AveragePool, BatchNormalization, Clip, Concat, Conv, ConvTranspose, Div, Dropout, Erf (in GELU), Expand (of a \
+const NAMES: &str = "Add, Attention, AveragePool, BatchNormalization, Clip, Concat, Conv, ConvTranspose, Div, Dropout (also in parts), Erf (in GELU), Expand (of a \
     weight), Flatten, Gather, Gelu, Gemm, GlobalAveragePool, GroupNormalization, HardSigmoid, HardSwish, InstanceNormalization, LRN, \
     LayerNormalization, LeakyRelu, MatMul, MaxPool, Mul, Neg, Pad (with zeros), Pow (2 and 3), ReduceMean, ReduceSum, Relu, Reshape, RMSNormalization, Sigmoid, Slice, \
     Softmax (in attention), Split, SplitToSequence, Squeeze, Sub, Swish, Tanh, Transpose, Unsqueeze, and computations of shapes";
@@ -25,7 +26,9 @@ pub fn add(import: &mut Import<'_>, node: &Node<'_>) -> Result<Vec<Value>, Refus
     let value = match node.kind() {
         "Constant" => constant(node)?,
         "Identity" | "Cast" | "CastLike" => cast(import, node)?,
-        "Dropout" => elementwise::dropout(import, node)?,
+        "Dropout" => dropout::dropout(import, node)?,
+        "RandomUniformLike" => dropout::random(import, node)?,
+        "Less" => dropout::mask(import, node)?,
         "Relu" | "Tanh" | "Gelu" | "Swish" | "Erf" | "Sigmoid" | "Clip" | "Neg" | "HardSigmoid"
         | "HardSwish" | "LeakyRelu" => elementwise::function(import, node)?,
         "Add" | "Sub" => elementwise::sum(import, node)?,
@@ -70,9 +73,6 @@ fn missing(kind: &str) -> Refusal {
         }
         "If" | "Loop" | "Scan" => {
             "export with fixed sizes other than the batch, so that nothing depends on a condition; "
-        }
-        "Bernoulli" | "RandomUniform" | "RandomUniformLike" | "RandomNormal" | "RandomNormalLike" => {
-            "export the network with a stochastic depth of 0; Dropout is supported; "
         }
         "LSTM" | "GRU" | "RNN" => "the networks lstm and seq2seq have recurrent layers; ",
         kind if kind.contains("Quant") || kind.contains("Integer") => {

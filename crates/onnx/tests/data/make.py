@@ -21,6 +21,7 @@ DEFAULT = {"dynamo": True, "external_data": False, "dynamic_shapes": ({0: "batch
 NEWER = {
     "mobile": {**DEFAULT, "optimize": False},
     "merged": {**DEFAULT, "optimize": True},
+    "random": {**DEFAULT, "optimize": False},
     "language": {**DEFAULT, "optimize": False},
     # The same network in a version that has attention as one operation.
     "attention": {**DEFAULT, "optimize": False, "opset_version": 23},
@@ -167,6 +168,22 @@ class Language(nn.Module):
         return y @ self.tokens.weight.t() + torch.pow(y.mean(2, keepdim=True), 3.0) - torch.pow(y.mean(2, keepdim=True), 2.0)
 
 
+class Random(nn.Module):
+    """Dropout in the forms that the exporter writes in parts: in place, of planes, and of samples as stochastic depth has it."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second, self.head = nn.Conv2d(3, 8, 3, padding=1), nn.Conv2d(8, 8, 3, padding=1), nn.Linear(8, CLASSES)
+        self.drop = nn.Dropout(0.25, inplace=True)
+
+    def forward(self, x):
+        x = nn.functional.dropout2d(torch.relu(self.first(x)), 0.1, self.training)
+        y = self.second(x)
+        if self.training:
+            y = y * torch.empty(y.shape[0], 1, 1, 1).bernoulli_(0.8).div_(0.8)
+        return self.head(self.drop((x + y).mean((2, 3))))
+
+
 def strip(path):
     """Removes what the exporter says of its sources, but for the modules of nodes."""
     model = onnx.load(path)
@@ -208,6 +225,7 @@ def main():
     }
     cases["mobile"] = (Mobile(), sine(BATCH, 3, 8, 8), cases["images"][2])
     cases["merged"] = (Merged(), sine(BATCH, 9), cases["images"][2])
+    cases["random"] = (Random(), sine(BATCH, 3, 8, 8), cases["images"][2])
     cases["language"] = (Language(), tokens, cases["tokens"][2])
     cases["attention"] = cases["language"]
     table = json.loads((HERE / "losses.json").read_text())
@@ -218,7 +236,11 @@ def main():
         torch.onnx.export(module, (x,), path, input_names=["x"], output_names=["y"], **NEWER.get(name, OLDER))
         if name in NEWER:
             strip(path)
-        table[name] = losses(copy.deepcopy(module), x, loss)
+        if name == "random":
+            # PyTorch's masks are other ones, and evaluation has none.
+            table[name] = [loss(module.eval()(x)).item()]
+        else:
+            table[name] = losses(copy.deepcopy(module), x, loss)
     (HERE / "losses.json").write_text(json.dumps(table, indent=1) + "\n")
 
 
