@@ -158,6 +158,11 @@ fn weights_that_the_exporter_merged_train_apart() {
 }
 
 #[test]
+fn images_of_other_sizes_train_to_the_losses_of_pytorch() {
+    check("resized", "70%");
+}
+
+#[test]
 fn random_masks_are_dropout() {
     let source = Source::open(file("random")).unwrap();
     let counts = |mode: Mode| {

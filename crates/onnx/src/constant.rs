@@ -20,6 +20,11 @@ impl Constant {
         Self { dims: vec![values.len()], values, whole: true }
     }
 
+    pub fn reals(values: &[f32]) -> Self {
+        let values: Vec<f64> = values.iter().map(|&value| f64::from(value)).collect();
+        Self { dims: vec![values.len()], values, whole: false }
+    }
+
     pub fn scalar(value: f64, whole: bool) -> Self {
         Self { dims: Vec::new(), values: vec![value], whole }
     }

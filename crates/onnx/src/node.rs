@@ -65,6 +65,10 @@ impl<'m> Node<'m> {
         self.attribute(name).map(|attribute| attribute.ints.as_slice())
     }
 
+    pub fn floats(&self, name: &str) -> Option<&'m [f32]> {
+        self.attribute(name).map(|attribute| attribute.floats.as_slice())
+    }
+
     pub fn text(&self, name: &str) -> Option<String> {
         let bytes = self.attribute(name)?.string.as_ref()?;
         Some(String::from_utf8_lossy(bytes).into_owned())

@@ -70,6 +70,7 @@ fn modes_have_the_same_parameters_and_their_own_ends() {
         ("merged", Loss::CrossEntropy),
         ("language", Loss::CrossEntropy),
         ("random", Loss::CrossEntropy),
+        ("resized", Loss::CrossEntropy),
         ("attention", Loss::CrossEntropy),
     ] {
         let model = Model::open(&data(name)).unwrap();
@@ -124,7 +125,7 @@ fn no_damaged_file_causes_a_panic() {
         (state % below as u64) as usize
     };
     let mut built = 0;
-    for name in ["regression", "tokens", "images", "mobile", "merged", "language", "random"] {
+    for name in ["regression", "tokens", "images", "mobile", "merged", "language", "random", "resized"] {
         let whole = fs::read(data(name)).unwrap();
         for _ in 0..400 {
             let mut bytes = whole.clone();

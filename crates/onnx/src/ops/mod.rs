@@ -7,6 +7,7 @@ mod dropout;
 mod elementwise;
 mod normalization;
 mod pooling;
+mod resize;
 mod shape;
 
 use crate::constant::Constant;
@@ -18,7 +19,7 @@ use crate::value::{Pending, Tensor, Value};
 /// The operations that are read, as a refusal of another one lists them.
 const NAMES: &str = "Add, Attention, AveragePool, BatchNormalization, Clip, Concat, Conv, ConvTranspose, Div, Dropout (also in parts), Erf (in GELU), Expand (of a \
     weight), Flatten, Gather, Gelu, Gemm, GlobalAveragePool, GroupNormalization, HardSigmoid, HardSwish, InstanceNormalization, LRN, \
-    LayerNormalization, LeakyRelu, MatMul, MaxPool, Mul, Neg, Pad (with zeros), Pow (2 and 3), ReduceMean, ReduceSum, Relu, Reshape, RMSNormalization, Sigmoid, Slice, \
+    LayerNormalization, LeakyRelu, MatMul, MaxPool, Mul, Neg, Pad (with zeros), Pow (2 and 3), ReduceMean, ReduceSum, Relu, Reshape, Resize, RMSNormalization, Sigmoid, Slice, \
     Softmax (in attention), Split, SplitToSequence, Squeeze, Sub, Swish, Tanh, Transpose, Unsqueeze, and computations of shapes";
 
 /// The results of a node.
@@ -58,6 +59,7 @@ pub fn add(import: &mut Import<'_>, node: &Node<'_>) -> Result<Vec<Value>, Refus
         "SplitToSequence" => shape::sequence(import, node)?,
         "SequenceAt" => shape::sequence_at(import, node)?,
         "Pad" => shape::pad(import, node)?,
+        "Resize" | "Upsample" => resize::resize(import, node)?,
         "Concat" => shape::concat(import, node)?,
         "Expand" => shape::expand(import, node)?,
         kind => return Err(missing(kind)),
@@ -107,7 +109,8 @@ fn constant(node: &Node<'_>) -> Result<Value, Refusal> {
             let ints = node.ints("value_ints")?;
             let values = ints.iter().map(|&value| value as f64).collect();
             Some(Constant { dims: vec![ints.len()], values, whole: true })
-        });
+        })
+        .or_else(|| Some(Constant::reals(node.floats("value_floats")?)));
     found.map(Value::Constant).ok_or_else(|| {
         "it holds no numbers of a type that is read (float, double, int32, int64, bool)".into()
     })

@@ -22,6 +22,7 @@ NEWER = {
     "mobile": {**DEFAULT, "optimize": False},
     "merged": {**DEFAULT, "optimize": True},
     "random": {**DEFAULT, "optimize": False},
+    "resized": {**DEFAULT, "optimize": False},
     "language": {**DEFAULT, "optimize": False},
     # The same network in a version that has attention as one operation.
     "attention": {**DEFAULT, "optimize": False, "opset_version": 23},
@@ -184,6 +185,31 @@ class Random(nn.Module):
         return self.head(self.drop((x + y).mean((2, 3))))
 
 
+class Resized(nn.Module):
+    """Images that become larger and smaller in every way that exporters write as one operation."""
+
+    def __init__(self):
+        super().__init__()
+        self.stem, self.head = nn.Conv2d(3, 4, 3, padding=1), nn.Linear(4, CLASSES)
+        self.inner = nn.ModuleList(nn.Conv2d(4, 4, 3, padding=1) for _ in range(5))
+        self.ways = nn.ModuleList(
+            nn.Upsample(**way)
+            for way in [
+                {"scale_factor": 2},
+                {"size": (11, 7), "mode": "bilinear"},
+                {"size": (5, 9), "mode": "bilinear", "align_corners": True},
+                {"scale_factor": (1.6, 0.75), "mode": "bicubic"},
+                {"size": (3, 11)},
+            ]
+        )
+
+    def forward(self, x):
+        x = self.stem(x)
+        for layer, way in zip(self.inner, self.ways):
+            x = torch.tanh(layer(way(x)))
+        return self.head(x.mean((2, 3)))
+
+
 def strip(path):
     """Removes what the exporter says of its sources, but for the modules of nodes."""
     model = onnx.load(path)
@@ -226,6 +252,7 @@ def main():
     cases["mobile"] = (Mobile(), sine(BATCH, 3, 8, 8), cases["images"][2])
     cases["merged"] = (Merged(), sine(BATCH, 9), cases["images"][2])
     cases["random"] = (Random(), sine(BATCH, 3, 8, 8), cases["images"][2])
+    cases["resized"] = (Resized(), sine(BATCH, 3, 8, 8), cases["images"][2])
     cases["language"] = (Language(), tokens, cases["tokens"][2])
     cases["attention"] = cases["language"]
     table = json.loads((HERE / "losses.json").read_text())
