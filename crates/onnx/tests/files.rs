@@ -71,6 +71,7 @@ fn modes_have_the_same_parameters_and_their_own_ends() {
         ("language", Loss::CrossEntropy),
         ("random", Loss::CrossEntropy),
         ("resized", Loss::CrossEntropy),
+        ("blocks", Loss::CrossEntropy),
         ("attention", Loss::CrossEntropy),
     ] {
         let model = Model::open(&data(name)).unwrap();
@@ -125,7 +126,9 @@ fn no_damaged_file_causes_a_panic() {
         (state % below as u64) as usize
     };
     let mut built = 0;
-    for name in ["regression", "tokens", "images", "mobile", "merged", "language", "random", "resized"] {
+    for name in
+        ["regression", "tokens", "images", "mobile", "merged", "language", "random", "resized", "blocks"]
+    {
         let whole = fs::read(data(name)).unwrap();
         for _ in 0..400 {
             let mut bytes = whole.clone();

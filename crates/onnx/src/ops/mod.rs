@@ -17,10 +17,11 @@ use crate::node::Node;
 use crate::value::{Pending, Tensor, Value};
 
 /// The operations that are read, as a refusal of another one lists them.
-const NAMES: &str = "Add, Attention, AveragePool, BatchNormalization, Clip, Concat, Conv, ConvTranspose, Div, Dropout (also in parts), Erf (in GELU), Expand (of a \
-    weight), Flatten, Gather, Gelu, Gemm, GlobalAveragePool, GroupNormalization, HardSigmoid, HardSwish, InstanceNormalization, LRN, \
-    LayerNormalization, LeakyRelu, MatMul, MaxPool, Mul, Neg, Pad (with zeros), Pow (2 and 3), ReduceMean, ReduceSum, Relu, Reshape, Resize, RMSNormalization, Sigmoid, Slice, \
-    Softmax (in attention), Split, SplitToSequence, Squeeze, Sub, Swish, Tanh, Transpose, Unsqueeze, and computations of shapes";
+const NAMES: &str = "Add, Attention, AveragePool, BatchNormalization, Clip, Concat, Conv, ConvTranspose, DepthToSpace, Div, Dropout (also in parts), Erf (in \
+    GELU), Expand (of a weight), Flatten, Gather, Gelu, Gemm, GlobalAveragePool, GroupNormalization, HardSigmoid, HardSwish, \
+    InstanceNormalization, LayerNormalization, LeakyRelu, LRN, MatMul, MaxPool, Mul, Neg, Pad (with zeros), Pow (2 and 3), ReduceMean, \
+    ReduceSum, Relu, Reshape, Resize, RMSNormalization, Sigmoid, Slice, Softmax (in attention), SpaceToDepth, Split, SplitToSequence, \
+    Squeeze, Sub, Swish, Tanh, Transpose, Unsqueeze, Upsample, and computations of shapes";
 
 /// The results of a node.
 pub fn add(import: &mut Import<'_>, node: &Node<'_>) -> Result<Vec<Value>, Refusal> {
@@ -52,6 +53,7 @@ pub fn add(import: &mut Import<'_>, node: &Node<'_>) -> Result<Vec<Value>, Refus
         "Where" => elementwise::choice(import, node)?,
         "Shape" | "Size" => shape::shape(import, node)?,
         "Reshape" | "Flatten" | "Squeeze" | "Unsqueeze" => shape::reshape(import, node)?,
+        "DepthToSpace" | "SpaceToDepth" => shape::blocks(import, node)?,
         "Transpose" => shape::transpose(import, node)?,
         "Gather" => shape::gather(import, node)?,
         "Slice" => shape::slice(import, node)?,
@@ -71,7 +73,7 @@ pub fn add(import: &mut Import<'_>, node: &Node<'_>) -> Result<Vec<Value>, Refus
 fn missing(kind: &str) -> Refusal {
     let advice = match kind {
         "Sqrt" | "ReduceVar" => {
-            "export with opset_version=17 or later, where layer normalization is one operation; "
+            "export with opset_version=17 or later, where layer normalization is one operation, or 23, where that by the root mean square is; "
         }
         "If" | "Loop" | "Scan" => {
             "export with fixed sizes other than the batch, so that nothing depends on a condition; "

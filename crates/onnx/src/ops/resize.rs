@@ -62,7 +62,7 @@ pub fn resize(import: &mut Import<'_>, node: &Node<'_>) -> Result<Value, Refusal
             true => ((extent * value).floor(), value),
             false => (value, value / extent),
         };
-        if !(after >= 1.0 && after <= 1e9 && scale > 0.0) {
+        if !(1.0..=1e9).contains(&after) || scale <= 0.0 {
             return Err(format!("an axis of {extent} cannot become one of {after}").into());
         }
         x = resized(import, &format!("{}.axis{axis}", node.name()), x, axis, after as usize, scale, &form)?;

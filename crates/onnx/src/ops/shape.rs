@@ -60,6 +60,48 @@ pub fn reshape(import: &mut Import<'_>, node: &Node<'_>) -> Result<Value, Refusa
     Ok(Value::Tensor(Tensor { view: View::dense(&dims), ..tensor }))
 }
 
+/// `DepthToSpace` and `SpaceToDepth`: blocks of pixels as channels, and back. Nothing moves until an op needs it.
+pub fn blocks(import: &mut Import<'_>, node: &Node<'_>) -> Result<Value, Refusal> {
+    let x = import.tensor(node.required(0)?)?;
+    let &[batch, channels, height, width] = x.dims().as_slice() else {
+        return Err(format!(
+            "it takes [batch, channels, height, width], and its input has extents {:?}",
+            x.dims()
+        )
+        .into());
+    };
+    let block =
+        node.int("blocksize").and_then(|block| usize::try_from(block).ok()).filter(|&block| block > 0);
+    let block = block.ok_or("it states no blocksize")?;
+    let columns_first = node.text("mode").is_some_and(|mode| mode == "CRD");
+    let (apart, order, joined) = match (node.kind(), columns_first) {
+        ("SpaceToDepth", _) => {
+            let (rows, columns) = (height / block, width / block);
+            let apart = [batch, channels, rows, block, columns, block];
+            (apart, [0, 3, 5, 1, 2, 4], [batch, channels * block * block, rows, columns])
+        }
+        (_, true) => {
+            let left = channels / (block * block);
+            let apart = [batch, left, block, block, height, width];
+            (apart, [0, 1, 4, 2, 5, 3], [batch, left, height * block, width * block])
+        }
+        (_, false) => {
+            let left = channels / (block * block);
+            let apart = [batch, block, block, left, height, width];
+            (apart, [0, 3, 4, 1, 5, 2], [batch, left, height * block, width * block])
+        }
+    };
+    if apart.iter().try_fold(1usize, |n, &extent| n.checked_mul(extent)) != Some(x.view.len()) {
+        return Err(format!("blocks of {block} × {block} do not divide extents {:?}", x.dims()).into());
+    }
+    let x = match x.view.reshaped(&apart) {
+        Some(view) => Tensor { view, ..x },
+        None => Tensor { view: View::dense(&apart), ..import.dense(&node.name(), x)? },
+    };
+    let view = x.view.permuted(&order).reshaped(&joined).ok_or("its result has no such view")?;
+    Ok(Value::Tensor(Tensor { view, ..x }))
+}
+
 /// Axes in another order: nothing moves until an op needs it.
 pub fn transpose(import: &mut Import<'_>, node: &Node<'_>) -> Result<Value, Refusal> {
     let name = node.required(0)?;

@@ -108,14 +108,15 @@ class Mobile(nn.Module):
         self.stem = nn.Sequential(nn.Conv2d(3, 8, 3, stride=2, bias=False), nn.BatchNorm2d(8), nn.Hardswish())
         self.squeeze = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Conv2d(8, 4, 1), nn.ReLU(), nn.Conv2d(4, 8, 1), nn.Hardsigmoid())
         self.left, self.right = nn.Conv2d(3, 6, 3, padding=1), nn.Conv2d(5, 6, 1)
-        self.leaky, self.head = nn.LeakyReLU(0.2), nn.Linear(12, CLASSES)
+        self.leaky, self.head = nn.LeakyReLU(0.2), nn.Linear(48, CLASSES)
 
     def forward(self, x):
         x = self.stem(nn.functional.pad(x, (0, 1, 0, 1)))
         x = x * self.squeeze(x)
         left, right = torch.split(x, [3, 5], 1)
         x = torch.stack([self.left(left), self.right(right)], 2).flatten(1, 2)
-        return self.head(self.leaky(x).sum((2, 3)))
+        x = nn.functional.pixel_unshuffle(nn.functional.pixel_shuffle(self.leaky(x), 2) ** 2, 4)
+        return self.head(x.sum((2, 3)))
 
 
 class Merged(nn.Module):
@@ -210,6 +211,36 @@ class Resized(nn.Module):
         return self.head(x.mean((2, 3)))
 
 
+class Blocks(nn.Module):
+    """Blocks of pixels as channels and back, as ONNX defines them."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner, self.head = nn.Conv2d(12, 8, 1), nn.Linear(2 * 8 * 8, CLASSES)
+
+    def forward(self, x):
+        x = x.view(-1, 3, 4, 2, 4, 2).permute(0, 3, 5, 1, 2, 4).reshape(-1, 12, 4, 4)
+        x = torch.relu(self.inner(x))
+        x = x.view(-1, 2, 2, 2, 4, 4).permute(0, 3, 4, 1, 5, 2).reshape(-1, 2, 8, 8)
+        return self.head(x.flatten(1))
+
+    def save(self, path):
+        """PyTorch's exporters write neither SpaceToDepth nor this order of channels in DepthToSpace."""
+        node = onnx.helper.make_node
+        weights = [onnx.numpy_helper.from_array(value.detach().numpy(), name) for name, value in self.named_parameters()]
+        nodes = [
+            node("SpaceToDepth", ["x"], ["deep"], blocksize=2),
+            node("Conv", ["deep", "inner.weight", "inner.bias"], ["inner"], kernel_shape=[1, 1]),
+            node("Relu", ["inner"], ["relu"]),
+            node("DepthToSpace", ["relu"], ["wide"], blocksize=2, mode="DCR"),
+            node("Flatten", ["wide"], ["flat"]),
+            node("Gemm", ["flat", "head.weight", "head.bias"], ["y"], transB=1),
+        ]
+        value = lambda name, dims: onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, dims)
+        graph = onnx.helper.make_graph(nodes, "blocks", [value("x", ["batch", 3, 8, 8])], [value("y", ["batch", CLASSES])], weights)
+        onnx.save(onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)]), path)
+
+
 def strip(path):
     """Removes what the exporter says of its sources, but for the modules of nodes."""
     model = onnx.load(path)
@@ -253,6 +284,7 @@ def main():
     cases["merged"] = (Merged(), sine(BATCH, 9), cases["images"][2])
     cases["random"] = (Random(), sine(BATCH, 3, 8, 8), cases["images"][2])
     cases["resized"] = (Resized(), sine(BATCH, 3, 8, 8), cases["images"][2])
+    cases["blocks"] = (Blocks(), sine(BATCH, 3, 8, 8), cases["images"][2])
     cases["language"] = (Language(), tokens, cases["tokens"][2])
     cases["attention"] = cases["language"]
     table = json.loads((HERE / "losses.json").read_text())
@@ -260,7 +292,10 @@ def main():
         module, x, loss = cases[name]
         module.train()
         path = str(HERE / f"{name}.onnx")
-        torch.onnx.export(module, (x,), path, input_names=["x"], output_names=["y"], **NEWER.get(name, OLDER))
+        if name == "blocks":
+            module.save(path)
+        else:
+            torch.onnx.export(module, (x,), path, input_names=["x"], output_names=["y"], **NEWER.get(name, OLDER))
         if name in NEWER:
             strip(path)
         if name == "random":
