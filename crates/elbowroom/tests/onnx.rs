@@ -163,6 +163,11 @@ fn images_of_other_sizes_train_to_the_losses_of_pytorch() {
 }
 
 #[test]
+fn functions_of_elements_train_to_the_losses_of_pytorch() {
+    check("functions", "70%");
+}
+
+#[test]
 fn blocks_of_pixels_train_to_the_losses_of_pytorch() {
     // One op of so small a network needs nine tenths of the peak by itself.
     check("blocks", "95%");

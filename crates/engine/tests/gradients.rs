@@ -255,7 +255,13 @@ fn convolutions_in_groups() {
             b.map("silu", x, Function::Silu)
         }));
     }
-    for function in [Function::HardSigmoid, Function::HardSwish, Function::LeakyRelu { slope: 0.2 }] {
+    for function in [
+        Function::HardSigmoid,
+        Function::HardSwish,
+        Function::LeakyRelu { slope: 0.2 },
+        Function::Clamp { least: -0.5, most: 0.7 },
+        Function::Elu { alpha: 0.8 },
+    ] {
         check(&classifier("hard", move |b, x| {
             let x = conv(b, x, 4, Window::square(3, 1, 1), [1, 1])?;
             b.map("function", x, function)

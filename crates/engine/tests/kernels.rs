@@ -384,6 +384,9 @@ fn elementwise_operations() {
             Function::HardSigmoid,
             Function::HardSwish,
             Function::LeakyRelu { slope: 0.1 },
+            Function::Clamp { least: -1.5, most: 0.5 },
+            Function::Clamp { least: 0.25, most: f32::MAX },
+            Function::Elu { alpha: 1.5 },
         ] {
             check(&OpKind::Map { len, function });
             check(&OpKind::MapGrad { len, function });

@@ -19,6 +19,18 @@ pub enum Function {
     Silu,
     /// `½·x·(1 + erf(x / √2))`, the form of BERT, of vision transformers and of ConvNeXt; derivative from `x`.
     GeluExact,
+    /// `min(max(x, least), most)`; derivative from `y`: `least < y < most ? 1 : 0`.
+    Clamp {
+        /// The smallest result.
+        least: f32,
+        /// The largest result.
+        most: f32,
+    },
+    /// `x > 0 ? x : α·(eˣ − 1)`; derivative from `y`: `y > 0 ? 1 : y + α` (Clevert et al., 2016).
+    Elu {
+        /// α, above zero.
+        alpha: f32,
+    },
     /// `min(max(x + 3, 0), 6) / 6`; derivative from `y`: `0 < y < 1 ? ⅙ : 0` (Howard et al., 2019, Section 5.2).
     HardSigmoid,
     /// `x · min(max(x + 3, 0), 6) / 6`; derivative from `x`: 0 below −3, 1 above 3, `x / 3 + ½` from −3 to 3 (Howard et al., 2019).

@@ -93,9 +93,13 @@ impl OpKind {
             Self::Map { len, function } | Self::MapGrad { len, function } => elements(
                 *len,
                 match function {
-                    Function::Relu | Function::Relu6 | Function::LeakyRelu { .. } => 1,
+                    Function::Relu
+                    | Function::Relu6
+                    | Function::LeakyRelu { .. }
+                    | Function::Clamp { .. } => 1,
                     Function::HardSigmoid | Function::HardSwish => 4,
-                    Function::Gelu
+                    Function::Elu { .. }
+                    | Function::Gelu
                     | Function::GeluExact
                     | Function::Sigmoid
                     | Function::Silu

@@ -126,9 +126,18 @@ fn no_damaged_file_causes_a_panic() {
         (state % below as u64) as usize
     };
     let mut built = 0;
-    for name in
-        ["regression", "tokens", "images", "mobile", "merged", "language", "random", "resized", "blocks"]
-    {
+    for name in [
+        "regression",
+        "tokens",
+        "images",
+        "mobile",
+        "merged",
+        "language",
+        "random",
+        "resized",
+        "blocks",
+        "functions",
+    ] {
         let whole = fs::read(data(name)).unwrap();
         for _ in 0..400 {
             let mut bytes = whole.clone();

@@ -247,7 +247,7 @@ unsafe fn with_channel(
 
 /// Calls a loop with the function of a kind.
 macro_rules! by_function {
-    ($function:expr, $call:ident($($operand:expr),+), |$($x:ident),+| [$relu:ident, $gelu:ident, $tanh:ident, $sigmoid:ident, $relu6:ident, $silu:ident, $gelu_exact:ident, $hard_sigmoid:ident, $hard_swish:ident, $leaky_relu:ident]) => {
+    ($function:expr, $call:ident($($operand:expr),+), |$($x:ident),+| [$relu:ident, $gelu:ident, $tanh:ident, $sigmoid:ident, $relu6:ident, $silu:ident, $gelu_exact:ident, $hard_sigmoid:ident, $hard_swish:ident, $leaky_relu:ident, $clamp:ident, $elu:ident]) => {
         match $function {
             Function::Relu => $call($($operand),+, #[inline(always)] |$($x),+| math::$relu($($x),+)),
             Function::Gelu => $call($($operand),+, #[inline(always)] |$($x),+| math::$gelu($($x),+)),
@@ -259,6 +259,8 @@ macro_rules! by_function {
             Function::HardSigmoid => $call($($operand),+, #[inline(always)] |$($x),+| math::$hard_sigmoid($($x),+)),
             Function::HardSwish => $call($($operand),+, #[inline(always)] |$($x),+| math::$hard_swish($($x),+)),
             Function::LeakyRelu { slope } => $call($($operand),+, #[inline(always)] |$($x),+| math::$leaky_relu($($x),+, slope)),
+            Function::Clamp { least, most } => $call($($operand),+, #[inline(always)] |$($x),+| math::$clamp($($x),+, least, most)),
+            Function::Elu { alpha } => $call($($operand),+, #[inline(always)] |$($x),+| math::$elu($($x),+, alpha)),
         }
     };
 }
@@ -279,7 +281,9 @@ pub unsafe fn map(o: &Operands<'_>, pool: &ThreadPool, len: usize, function: Fun
             gelu_exact,
             hard_sigmoid,
             hard_swish,
-            leaky_relu
+            leaky_relu,
+            clamp,
+            elu
         ]);
     }
 }
@@ -300,7 +304,9 @@ pub unsafe fn map_grad(o: &Operands<'_>, pool: &ThreadPool, len: usize, function
             gelu_exact_grad,
             hard_sigmoid_grad,
             hard_swish_grad,
-            leaky_relu_grad
+            leaky_relu_grad,
+            clamp_grad,
+            elu_grad
         ]);
     }
 }

@@ -133,6 +133,33 @@ pub fn relu6_grad(dy: f32, y: f32) -> f32 {
     if y > 0.0 && y < 6.0 { dy } else { 0.0 }
 }
 
+/// `min(max(x, least), most)`, but a NaN stays one.
+#[inline(always)]
+pub fn clamp(x: f32, least: f32, most: f32) -> f32 {
+    let x = if x < least { least } else { x };
+    if x > most { most } else { x }
+}
+
+/// `dy` times the derivative of [`clamp`] where it gave `y`.
+#[inline(always)]
+pub fn clamp_grad(dy: f32, y: f32, least: f32, most: f32) -> f32 {
+    if y > least && y < most { dy } else { 0.0 }
+}
+
+/// `x > 0 ? x : α·(eˣ − 1)`, where `eˣ − 1 = 2t / (1 − t)` with `t = tanh(x/2)` does not cancel near zero.
+#[inline(always)]
+pub fn elu(x: f32, alpha: f32) -> f32 {
+    let t = tanh(0.5 * x);
+    let below = alpha * (2.0 * t / (1.0 - t));
+    if x > 0.0 { x } else { below }
+}
+
+/// `dy` times the derivative of [`elu`] where it gave `y`.
+#[inline(always)]
+pub fn elu_grad(dy: f32, y: f32, alpha: f32) -> f32 {
+    if y > 0.0 { dy } else { dy * (y + alpha) }
+}
+
 /// `min(max(x + 3, 0), 6) / 6`
 #[inline(always)]
 pub fn hard_sigmoid(x: f32) -> f32 {

@@ -116,16 +116,7 @@ pub fn function(import: &mut Import<'_>, node: &Node<'_>) -> Result<Value, Refus
             {
                 return Err("its bounds are computed by the network".into());
             }
-            match [bound(1, "min", f64::from(f32::MIN)), bound(2, "max", f64::from(f32::MAX))] {
-                [0.0, 6.0] => Function::Relu6,
-                [0.0, most] if most >= f64::from(f32::MAX) => Function::Relu,
-                [least, most] => {
-                    return Err(format!(
-                        "only bounds 0 and 6, or 0 alone, are supported, and these are {least} and {most}"
-                    )
-                    .into());
-                }
-            }
+            clamp(bound(1, "min", f64::from(f32::MIN)), bound(2, "max", f64::from(f32::MAX)))?
         }
         "Erf" => {
             return match import.value(from)? {
@@ -152,6 +143,13 @@ pub fn function(import: &mut Import<'_>, node: &Node<'_>) -> Result<Value, Refus
             }
             Function::HardSigmoid
         }
+        "Max" | "Min" => return bounded(import, node),
+        "Elu" => match node.float("alpha").unwrap_or(1.0) {
+            alpha if alpha > 0.0 && alpha.is_finite() => Function::Elu { alpha },
+            alpha => {
+                return Err(format!("its alpha of {alpha} is not above zero, which is not supported").into());
+            }
+        },
         "LeakyRelu" => match node.float("alpha").unwrap_or(0.01) {
             slope if slope >= 0.0 && slope.is_finite() => Function::LeakyRelu { slope },
             slope => return Err(format!("its slope of {slope} is below zero, which is not supported").into()),
@@ -160,6 +158,59 @@ pub fn function(import: &mut Import<'_>, node: &Node<'_>) -> Result<Value, Refus
     };
     let x = import.tensor(from)?;
     map(import, &node.name(), x, function).map(Value::Tensor)
+}
+
+/// The function that keeps numbers between two bounds.
+fn clamp(least: f64, most: f64) -> Result<Function, Refusal> {
+    match [least, most] {
+        [0.0, 6.0] => Ok(Function::Relu6),
+        [0.0, most] if most >= f64::from(f32::MAX) => Ok(Function::Relu),
+        [least, most] if least <= most => Ok(Function::Clamp { least: least as f32, most: most as f32 }),
+        _ => Err(format!("its bounds {least} and {most} leave no number between them").into()),
+    }
+}
+
+/// `Max` and `Min` with a known number.
+fn bounded(import: &mut Import<'_>, node: &Node<'_>) -> Result<Value, Refusal> {
+    let [first, second] = [node.required(0)?, node.required(1)?];
+    let number = |import: &Import<'_>, name: &str| match operand(import, name)? {
+        Value::Constant(constant) => Ok::<_, Refusal>(constant.single()),
+        _ => Ok(None),
+    };
+    let (from, bound) = match [number(import, first)?, number(import, second)?] {
+        [Some(bound), _] => (second, bound),
+        [_, Some(bound)] => (first, bound),
+        _ => return Err("only the larger or smaller one of a tensor and a known number is supported".into()),
+    };
+    if node.0.inputs.len() > 2 {
+        return Err("only two operands are supported".into());
+    }
+    let function = match node.kind() {
+        "Max" => clamp(bound, f64::from(f32::MAX))?,
+        _ => clamp(f64::from(f32::MIN), bound)?,
+    };
+    let x = import.tensor(from)?;
+    map(import, &node.name(), x, function).map(Value::Tensor)
+}
+
+/// `PRelu`: `max(x, 0) − w·max(−x, 0)`, with a weight for every channel or one for all.
+pub fn parametric_relu(import: &mut Import<'_>, node: &Node<'_>) -> Result<Value, Refusal> {
+    let name = node.name();
+    let x = import.tensor(node.required(0)?)?;
+    let Value::Weight(slope) = import.value(node.required(1)?)? else {
+        return Err("its slope is no weight of the file".into());
+    };
+    let (x, channels) = spread_over(import, &name, x, &slope.dims)?;
+    let slope = import.operand(&slope)?.id;
+    let len = x.view.len();
+    let above =
+        import.pushed(&format!("{name}.above"), OpKind::Map { len, function: Function::Relu }, &[x.id])?;
+    let below = import.pushed(&format!("{name}.negative"), OpKind::Scale { len, factor: -1.0 }, &[x.id])?;
+    let below =
+        import.pushed(&format!("{name}.below"), OpKind::Map { len, function: Function::Relu }, &[below])?;
+    let below = import.pushed(&format!("{name}.product"), OpKind::MulChannel(channels), &[below, slope])?;
+    let below = import.pushed(&format!("{name}.slope"), OpKind::Scale { len, factor: -1.0 }, &[below])?;
+    import.push(&name, OpKind::Add { len }, &[above, below], x.view)
 }
 
 /// A tensor times a known number.

@@ -17,11 +17,11 @@ use crate::node::Node;
 use crate::value::{Pending, Tensor, Value};
 
 /// The operations that are read, as a refusal of another one lists them.
-const NAMES: &str = "Add, Attention, AveragePool, BatchNormalization, Clip, Concat, Conv, ConvTranspose, DepthToSpace, Div, Dropout (also in parts), Erf (in \
-    GELU), Expand (of a weight), Flatten, Gather, Gelu, Gemm, GlobalAveragePool, GroupNormalization, HardSigmoid, HardSwish, \
-    InstanceNormalization, LayerNormalization, LeakyRelu, LRN, MatMul, MaxPool, Mul, Neg, Pad (with zeros), Pow (2 and 3), ReduceMean, \
-    ReduceSum, Relu, Reshape, Resize, RMSNormalization, Sigmoid, Slice, Softmax (in attention), SpaceToDepth, Split, SplitToSequence, \
-    Squeeze, Sub, Swish, Tanh, Transpose, Unsqueeze, Upsample, and computations of shapes";
+const NAMES: &str = "Add, Attention, AveragePool, BatchNormalization, Clip, Concat, Conv, ConvTranspose, DepthToSpace, Div, Dropout (also in parts), Elu, Erf \
+    (in GELU), Expand (of a weight), Flatten, Gather, Gelu, Gemm, GlobalAveragePool, GroupNormalization, HardSigmoid, HardSwish, \
+    InstanceNormalization, LayerNormalization, LeakyRelu, LRN, MatMul, Max and Min (with a number), MaxPool, Mul, Neg, Pad (with zeros), Pow \
+    (2 and 3), PRelu, ReduceMean, ReduceSum, Relu, Reshape, Resize, RMSNormalization, Sigmoid, Slice, Softmax (in attention), SpaceToDepth, \
+    Split, SplitToSequence, Squeeze, Sub, Swish, Tanh, Transpose, Unsqueeze, Upsample, and computations of shapes";
 
 /// The results of a node.
 pub fn add(import: &mut Import<'_>, node: &Node<'_>) -> Result<Vec<Value>, Refusal> {
@@ -32,7 +32,8 @@ pub fn add(import: &mut Import<'_>, node: &Node<'_>) -> Result<Vec<Value>, Refus
         "RandomUniformLike" => dropout::random(import, node)?,
         "Less" => dropout::mask(import, node)?,
         "Relu" | "Tanh" | "Gelu" | "Swish" | "Erf" | "Sigmoid" | "Clip" | "Neg" | "HardSigmoid"
-        | "HardSwish" | "LeakyRelu" => elementwise::function(import, node)?,
+        | "HardSwish" | "LeakyRelu" | "Elu" | "Max" | "Min" => elementwise::function(import, node)?,
+        "PRelu" => elementwise::parametric_relu(import, node)?,
         "Add" | "Sub" => elementwise::sum(import, node)?,
         "Mul" | "Div" => elementwise::product(import, node)?,
         "Conv" => convolution::conv(import, node)?,

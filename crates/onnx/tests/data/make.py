@@ -22,6 +22,7 @@ NEWER = {
     "mobile": {**DEFAULT, "optimize": False},
     "merged": {**DEFAULT, "optimize": True},
     "random": {**DEFAULT, "optimize": False},
+    "functions": {**DEFAULT, "optimize": False},
     "resized": {**DEFAULT, "optimize": False},
     "language": {**DEFAULT, "optimize": False},
     # The same network in a version that has attention as one operation.
@@ -211,6 +212,23 @@ class Resized(nn.Module):
         return self.head(x.mean((2, 3)))
 
 
+class Functions(nn.Module):
+    """Functions of elements, each between two layers."""
+
+    def __init__(self):
+        super().__init__()
+        self.stem, self.head = nn.Conv2d(3, 8, 3, padding=1), nn.Linear(8, CLASSES)
+        self.inner = nn.ModuleList(nn.Conv2d(8, 8, 1) for _ in range(5))
+        self.functions = [nn.ELU(0.7), nn.PReLU(8), nn.PReLU(), nn.Hardtanh(-0.4, 0.3), lambda x: x.clamp(min=-0.1)]
+        self.slopes = nn.ModuleList(self.functions[1:3])
+
+    def forward(self, x):
+        x = self.stem(x)
+        for layer, function in zip(self.inner, self.functions):
+            x = x + function(layer(x))
+        return self.head(torch.clamp(x, -1.5, 1.5).mean((2, 3)))
+
+
 class Blocks(nn.Module):
     """Blocks of pixels as channels and back, as ONNX defines them."""
 
@@ -284,6 +302,7 @@ def main():
     cases["merged"] = (Merged(), sine(BATCH, 9), cases["images"][2])
     cases["random"] = (Random(), sine(BATCH, 3, 8, 8), cases["images"][2])
     cases["resized"] = (Resized(), sine(BATCH, 3, 8, 8), cases["images"][2])
+    cases["functions"] = (Functions(), sine(BATCH, 3, 8, 8), cases["images"][2])
     cases["blocks"] = (Blocks(), sine(BATCH, 3, 8, 8), cases["images"][2])
     cases["language"] = (Language(), tokens, cases["tokens"][2])
     cases["attention"] = cases["language"]
