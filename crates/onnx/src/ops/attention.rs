@@ -2,7 +2,7 @@
 
 use elbowroom_graph::op::{OpKind, Queries};
 
-use super::elementwise::{close, is_causal};
+use super::functions::close;
 use crate::constant::Constant;
 use crate::error::Refusal;
 use crate::import::Import;
@@ -208,4 +208,19 @@ pub fn whole(import: &mut Import<'_>, node: &Node<'_>) -> Result<Value, Refusal>
     let dims = y.dims();
     let view = y.view.permuted(&[0, 2, 1, 3]).reshaped(&[dims[0], dims[2], dims[1] * dims[3]]);
     Ok(Value::Tensor(Tensor { view: view.ok_or("its heads cannot be joined")?, ..y }))
+}
+
+/// Whether known numbers let a token see those before it and itself, and no others.
+fn is_causal(mask: &Constant) -> bool {
+    let &[.., rows, columns] = mask.dims.as_slice() else { return false };
+    let expected = |row: usize, column: usize, value: f64| match column <= row {
+        true => value == 0.0,
+        false => value <= -1e4,
+    };
+    rows == columns
+        && mask
+            .values
+            .iter()
+            .enumerate()
+            .all(|(at, &value)| expected(at / columns % rows, at % columns, value))
 }

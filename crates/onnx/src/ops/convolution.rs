@@ -3,7 +3,7 @@
 use elbowroom_graph::Role;
 use elbowroom_graph::op::{Algorithm, Channels, Conv, GroupedConv, OpKind, Window};
 
-use super::shape::padded;
+use super::joined::padded;
 use crate::error::Refusal;
 use crate::import::{Import, expect_size};
 use crate::node::Node;

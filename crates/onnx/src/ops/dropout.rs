@@ -5,7 +5,8 @@ use elbowroom_graph::op::OpKind;
 use elbowroom_graph::{Mode, Shape, Var};
 use elbowroom_ir::TensorId;
 
-use super::elementwise::{close, spread_over};
+use super::elementwise::spread_over;
+use super::functions::close;
 use crate::error::Refusal;
 use crate::import::Import;
 use crate::node::Node;

@@ -5,7 +5,10 @@ mod convolution;
 mod dense;
 mod dropout;
 mod elementwise;
+mod functions;
+mod joined;
 mod normalization;
+mod parts;
 mod pooling;
 mod resize;
 mod shape;
@@ -32,8 +35,8 @@ pub fn add(import: &mut Import<'_>, node: &Node<'_>) -> Result<Vec<Value>, Refus
         "RandomUniformLike" => dropout::random(import, node)?,
         "Less" => dropout::mask(import, node)?,
         "Relu" | "Tanh" | "Gelu" | "Swish" | "Erf" | "Sigmoid" | "Clip" | "Neg" | "HardSigmoid"
-        | "HardSwish" | "LeakyRelu" | "Elu" | "Max" | "Min" => elementwise::function(import, node)?,
-        "PRelu" => elementwise::parametric_relu(import, node)?,
+        | "HardSwish" | "LeakyRelu" | "Elu" | "Max" | "Min" => functions::function(import, node)?,
+        "PRelu" => functions::parametric_relu(import, node)?,
         "Add" | "Sub" => elementwise::sum(import, node)?,
         "Mul" | "Div" => elementwise::product(import, node)?,
         "Conv" => convolution::conv(import, node)?,
@@ -49,22 +52,22 @@ pub fn add(import: &mut Import<'_>, node: &Node<'_>) -> Result<Vec<Value>, Refus
         "MatMul" => dense::matmul(import, node)?,
         "Softmax" => attention::softmax(import, node)?,
         "Attention" => attention::whole(import, node)?,
-        "Pow" => elementwise::power(import, node)?,
+        "Pow" => functions::power(import, node)?,
         "IsNaN" => attention::is_nan(import, node)?,
         "Where" => elementwise::choice(import, node)?,
         "Shape" | "Size" => shape::shape(import, node)?,
         "Reshape" | "Flatten" | "Squeeze" | "Unsqueeze" => shape::reshape(import, node)?,
         "DepthToSpace" | "SpaceToDepth" => shape::blocks(import, node)?,
         "Transpose" => shape::transpose(import, node)?,
-        "Gather" => shape::gather(import, node)?,
-        "Slice" => shape::slice(import, node)?,
-        "Split" => return shape::split(import, node),
-        "SplitToSequence" => shape::sequence(import, node)?,
-        "SequenceAt" => shape::sequence_at(import, node)?,
-        "Pad" => shape::pad(import, node)?,
+        "Gather" => parts::gather(import, node)?,
+        "Slice" => parts::slice(import, node)?,
+        "Split" => return parts::split(import, node),
+        "SplitToSequence" => parts::sequence(import, node)?,
+        "SequenceAt" => parts::sequence_at(import, node)?,
+        "Pad" => joined::pad(import, node)?,
         "Resize" | "Upsample" => resize::resize(import, node)?,
-        "Concat" => shape::concat(import, node)?,
-        "Expand" => shape::expand(import, node)?,
+        "Concat" => joined::concat(import, node)?,
+        "Expand" => joined::expand(import, node)?,
         kind => return Err(missing(kind)),
     };
     Ok(vec![value])
@@ -97,7 +100,7 @@ pub fn realize(import: &mut Import<'_>, name: &str, pending: Pending) -> Result<
              products of tensors are not supported"
         )
         .into()),
-        other => elementwise::realize(import, name, other),
+        other => functions::realize(import, name, other),
     }
 }
 

@@ -1,0 +1,129 @@
+//! Tensors that are joined, padded and repeated.
+
+use elbowroom_graph::op::OpKind;
+
+use crate::error::Refusal;
+use crate::import::{Import, expect_size};
+use crate::node::Node;
+use crate::selection::MOST;
+use crate::value::{Tensor, Value};
+use crate::view::View;
+
+/// A tensor with zeros at the ends of an axis.
+pub fn padded(
+    import: &mut Import<'_>,
+    name: &str,
+    x: Tensor,
+    axis: usize,
+    [before, behind]: [usize; 2],
+) -> Result<Tensor, Refusal> {
+    if before == 0 && behind == 0 {
+        return Ok(x);
+    }
+    let extent = x.dims()[axis];
+    let total = extent.checked_add(before).and_then(|total| total.checked_add(behind));
+    let total = total.filter(|&total| total <= MOST).ok_or("its padding is too large")?;
+    let x = if x.view.run(&[axis]).is_some() { x } else { import.dense(name, x)? };
+    let run = x.view.run(&[axis]).zip(x.view.narrowed_to(axis, total));
+    let ([outer, _, inner], view) = run.ok_or("its axis is no axis of memory")?;
+    expect_size(&view)?;
+    let kind = OpKind::Pad { outer, total: total * inner, start: before * inner, width: extent * inner };
+    Ok(Tensor { id: import.pushed(name, kind, &[x.id])?, view, classes: false })
+}
+
+/// `Pad`
+pub fn pad(import: &mut Import<'_>, node: &Node<'_>) -> Result<Value, Refusal> {
+    let from = node.required(0)?;
+    let pads = import.constant(node.input(1)).map(|pads| pads.ints());
+    let pads = pads.or_else(|| node.ints("pads").map(<[i64]>::to_vec));
+    let pads = pads.ok_or("its widths are computed by the network")?;
+    if pads.iter().all(|&width| width == 0) {
+        return import.value(from);
+    }
+    if node.text("mode").is_some_and(|mode| mode != "constant") {
+        return Err("only padding with zeros is supported; its mode is another".into());
+    }
+    let fill = match node.input(2) {
+        Some(name) => import.constant(Some(name)).and_then(|fill| fill.single()),
+        None => node.float("value").map_or(Some(0.0), |value| Some(f64::from(value))),
+    };
+    if fill != Some(0.0) {
+        return Err("only padding with zeros is supported".into());
+    }
+    let mut x = import.tensor(from)?;
+    let rank = x.dims().len();
+    let axes = match import.constant(node.input(3)) {
+        Some(axes) => axes.ints().iter().map(|&axis| node.axis(axis, rank)).collect::<Result<Vec<_>, _>>()?,
+        None => (0..rank).collect(),
+    };
+    if pads.len() != 2 * axes.len() {
+        return Err(format!("its widths are {} numbers for {} axes", pads.len(), axes.len()).into());
+    }
+    for (at, &axis) in axes.iter().enumerate() {
+        let ends = [pads[at], pads[axes.len() + at]].map(usize::try_from);
+        let [Ok(before), Ok(behind)] = ends else {
+            return Err(format!("its widths {pads:?} take elements away, which Slice does").into());
+        };
+        x = padded(import, &format!("{}.axis{axis}", node.name()), x, axis, [before, behind])?;
+    }
+    Ok(Value::Tensor(x))
+}
+
+/// Tensors side by side.
+pub fn concat(import: &mut Import<'_>, node: &Node<'_>) -> Result<Value, Refusal> {
+    let mut parts = Vec::new();
+    for index in 0..node.0.inputs.len() {
+        parts.push(import.dense_input(node.required(index)?)?);
+    }
+    let Some(first) = parts.first() else { return Err("it joins nothing".into()) };
+    let mut dims = first.dims();
+    let axis = node.axis(node.int("axis").unwrap_or(0), dims.len())?;
+    let others = |dims: &[usize]| [&dims[..axis], dims.get(axis + 1..).unwrap_or_default()].concat();
+    if let Some(part) =
+        parts.iter().find(|part| part.dims().len() != dims.len() || others(&part.dims()) != others(&dims))
+    {
+        return Err(format!("extents {dims:?} and {:?} differ in more than axis {axis}", part.dims()).into());
+    }
+    dims[axis] = parts.iter().map(|part| part.dims()[axis]).sum();
+    let outer: usize = dims[..axis].iter().product();
+    let widths = parts.iter().map(|part| part.view.len() / outer.max(1)).collect();
+    let ids: Vec<_> = parts.iter().map(|part| part.id).collect();
+    import.push(&node.name(), OpKind::Concat { outer, widths }, &ids, View::dense(&dims))
+}
+
+/// A weight that is repeated for every sample, as a class token is.
+pub fn expand(import: &mut Import<'_>, node: &Node<'_>) -> Result<Value, Refusal> {
+    let (name, from) = (node.name(), node.required(0)?);
+    let Some(wanted) = import.constant(node.input(1)) else {
+        return Err("its extents are computed by the network".into());
+    };
+    let wanted: Vec<usize> =
+        wanted.ints().iter().map(|&extent| usize::try_from(extent).unwrap_or(0)).collect();
+    let x = import.dense_input(from)?;
+    let own = x.dims();
+    let rank = own.len().max(wanted.len());
+    let extent =
+        |dims: &[usize], axis: usize| (axis + dims.len()).checked_sub(rank).map_or(1, |axis| dims[axis]);
+    let dims: Vec<usize> = (0..rank).map(|axis| extent(&own, axis).max(extent(&wanted, axis))).collect();
+    let first = (0..rank).find(|&axis| extent(&own, axis) > 1).unwrap_or(rank);
+    if (first..rank).any(|axis| extent(&own, axis) != dims[axis]) || dims.contains(&0) {
+        return Err(format!(
+            "it repeats extents {own:?} to {dims:?}, and repetition along the first axes alone is supported"
+        )
+        .into());
+    }
+    repeated(import, &name, &x, &dims)
+}
+
+/// The elements of a tensor in the order of memory, as often as these extents have them.
+pub fn repeated(import: &mut Import<'_>, name: &str, x: &Tensor, dims: &[usize]) -> Result<Value, Refusal> {
+    let (view, inner) = (View::dense(dims), x.view.len());
+    expect_size(&view)?;
+    if view.len() == inner {
+        return Ok(Value::Tensor(Tensor { view, ..x.clone() }));
+    }
+    let outer = view.len() / inner;
+    let fill = OpKind::Fill { len: view.len(), value: 0.0 };
+    let zeros = import.pushed(&format!("{name}.zeros"), fill, &[])?;
+    import.push(name, OpKind::AddRow { outer, inner }, &[zeros, x.id], view)
+}
