@@ -99,9 +99,10 @@ pub struct NetworkArgs {
     /// that saves time. It rounds differently, in every run and within every limit alike
     #[arg(long, default_value = "plain", value_name = "plain|winograd")]
     pub convolutions: Convolutions,
-    /// Samples in a batch; `train` and `plan` also take max, the largest batch for which a plan is found
-    #[arg(long, default_value = "64", value_name = "SAMPLES|max")]
-    pub batch: BatchSpec,
+    /// Samples in a batch; `train` and `plan` also take max, the largest batch for which a plan is found [default: 64, or the batch that an ONNX file
+    /// fixes]
+    #[arg(long, value_name = "SAMPLES|max")]
+    pub batch: Option<BatchSpec>,
     /// Run the forward part only: no gradients, no updates, no dropout, normalization by running statistics
     #[arg(long)]
     pub forward_only: bool,
@@ -307,9 +308,8 @@ pub struct TraceArgs {
     /// Convert an iteration that another program recorded, instead of tracing a network
     ///
     /// The kind of file is detected from its content: a chain profile, a recorded op trace, a captured PyTorch trace (joint or eager), a
-    /// measured graph, a Checkmate or Chainer graph, or a PyTorch memory snapshot. A file NAME.onnx is the network of --model NAME.onnx,
-    /// in the batch that the file fixes, if it fixes one.
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["model", "batch"], help_heading = "Import")]
+    /// measured graph, a Checkmate or Chainer graph, or a PyTorch memory snapshot. A file NAME.onnx is the network of --model NAME.onnx
+    #[arg(long, value_name = "FILE", conflicts_with = "model", help_heading = "Import")]
     pub import: Option<PathBuf>,
     /// Cut tensors that do not outlive the iteration into pieces of at most this size, which planners can offload one by one
     ///

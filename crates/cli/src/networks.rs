@@ -10,6 +10,7 @@ use elbowroom::graph::zoo::{self, Options};
 use elbowroom::graph::{Content, Convolutions, Graph, Mode, OpKind, Precision, Role};
 use elbowroom::ir::Bytes;
 use elbowroom::network::Source;
+use elbowroom::size::BatchSpec;
 use elbowroom::tiles::TileChoice;
 
 use crate::args::NetworkArgs;
@@ -81,6 +82,15 @@ pub fn warn_of_tiles_without_effect(args: &NetworkArgs, tiles: TileChoice) {
             "warning: --tiles has no effect: with --precision bf16 no weight is cut into tiles"
         );
     }
+}
+
+/// Samples in a batch where the user names no number and no file fixes one.
+const BATCH: u32 = 64;
+
+/// The batch that the user named, or that the file of the network fixes.
+pub fn batch(args: &NetworkArgs, source: &Source) -> BatchSpec {
+    let fixed = || source.batch().and_then(|batch| u32::try_from(batch).ok());
+    args.batch.unwrap_or_else(|| BatchSpec::Samples(fixed().unwrap_or(BATCH)))
 }
 
 /// The network that the user named, in the zoo or in a file.

@@ -2,6 +2,9 @@
 
 mod support;
 
+use std::fs;
+use std::path::Path;
+
 use support::{expect, expect_both, expect_sentence, json};
 
 /// A small network that runs in moments.
@@ -186,4 +189,32 @@ fn options_that_a_network_does_not_take_are_named() {
     assert!(err.contains("warning: --image has no effect: lstm has no such option"), "{err}");
     let (_, err) = expect_both(at, "trace --model lstm --batch 1 --length 8 -o l.trace", 0);
     assert!(!err.contains("warning"), "{err}");
+}
+
+#[test]
+fn a_file_that_fixes_its_batch_is_taken_in_that_batch() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path();
+    let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("../onnx/tests/data");
+    for name in ["fixed.onnx", "regression.onnx"] {
+        fs::copy(data.join(name), at.join(name)).unwrap();
+    }
+    let mse = "--loss mse --optimizer sgd";
+    let batch = |line: &str| {
+        let trace = expect(at, &format!("{line} {mse} --json"), 0);
+        json(&trace)["elbowroom trace 1"]["trace"]["name"].as_str().unwrap().to_owned()
+    };
+    assert_eq!(batch("trace --model fixed.onnx"), "fixed batch 4");
+    assert_eq!(batch("trace --import fixed.onnx"), "fixed batch 4");
+    // What the file leaves open is the user's choice.
+    assert_eq!(batch("trace --import regression.onnx --batch 6"), "regression batch 6");
+    assert_eq!(batch("trace --model regression.onnx"), "regression batch 64");
+    let trained =
+        expect(at, &format!("train --model fixed.onnx --memory 100% --iterations 1 --json {mse}"), 0);
+    assert_eq!(json(&trained)["trace"], "fixed batch 4");
+    let (_, err) = expect_both(at, "plan --model fixed.onnx --batch 5 --memory 100%", 2);
+    assert!(err.contains("its batch is fixed to 4, and the batch here is 5; choose --batch 4"), "{err}");
+    expect(at, "trace --model resnet20 --image 16 --batch 2 -o r.trace", 0);
+    let (_, err) = expect_both(at, "trace --import r.trace --batch 3 -o s.trace", 2);
+    assert!(err.contains("r.trace has its own batch"), "{err}");
 }

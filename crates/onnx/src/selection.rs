@@ -102,7 +102,7 @@ pub fn entries(
                 (0, Some(fixed)) if fixed != options.batch => {
                     return Err(model.refuse(format!(
                         "its batch is fixed to {fixed}, and the batch here is {}; choose --batch {fixed}, or export it with an open batch \
-                         (dynamic_axes={{\"{name}\": {{0: \"batch\"}}}})",
+                         (dynamic_shapes=({{0: \"batch\"}},), or dynamic_axes={{\"{name}\": {{0: \"batch\"}}}} with dynamo=False)",
                         options.batch
                     )));
                 }

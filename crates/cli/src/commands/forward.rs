@@ -53,11 +53,11 @@ fn pass<'c>(
     mode: Mode,
     collect: impl FnOnce(Tokenizer) -> Collect<'c>,
 ) -> Result<Result<TrainReport, Answer>> {
-    let BatchSpec::Samples(batch) = args.network.batch else {
+    let source = networks::source(&args.network)?;
+    let BatchSpec::Samples(batch) = networks::batch(&args.network, &source) else {
         bail!("--batch max is for `train`; give a number of samples, like --batch 32");
     };
     let options = trace::options(&args.network, batch as usize).mode(mode);
-    let source = networks::source(&args.network)?;
     networks::warn_of_options_without_effect(&source, &options);
     match &args.weights {
         Some(weights) => files::expect_file(weights, "the weights")?,

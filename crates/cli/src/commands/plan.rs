@@ -37,8 +37,6 @@ use crate::printer::{self, Row, counted, grouped, row};
 use crate::progress::Progress;
 use crate::{files, learning, networks, settings, signals};
 
-/// What `--batch` is where the user gives none.
-const DEFAULT_BATCH: u32 = 64;
 /// Time of the search for the largest batch where the user gives none: each of some dozen batches is planned.
 const TIME_FOR_BATCH: Duration = Duration::from_secs(120);
 /// More bytes than a file of pins has.
@@ -168,15 +166,15 @@ struct WithBatch<'a> {
 /// Refuses a batch for a trace, which has its own.
 fn expect_own_batch(path: &Path, args: &PlanArgs) -> Result<()> {
     match args.network.batch {
-        BatchSpec::Largest => anyhow::bail!(
+        Some(BatchSpec::Largest) => anyhow::bail!(
             "{} is one iteration with the batch that was traced or recorded, and shapes and durations of other batches do not follow from it; \
              --batch max is for networks that can be built, like --model resnet152",
             path.display()
         ),
-        batch if batch != BatchSpec::Samples(DEFAULT_BATCH) => {
+        Some(BatchSpec::Samples(_)) => {
             anyhow::bail!("{} is a trace and has its own batch; --batch is for --model", path.display())
         }
-        BatchSpec::Samples(_) => Ok(()),
+        None => Ok(()),
     }
 }
 
@@ -211,13 +209,13 @@ fn traced_network(
     let tiles =
         args.tiles.unwrap_or(if args.output.is_some() { TileChoice::Never } else { TileChoice::Auto });
     networks::warn_of_tiles_without_effect(&args.network, tiles);
-    let (graph, largest, fitting) = match args.network.batch {
+    let source = networks::source(&args.network)?;
+    let (graph, largest, fitting) = match networks::batch(&args.network, &source) {
         BatchSpec::Samples(samples) => {
-            (Arc::new(trace::network(&args.network, samples as usize)?), None, None)
+            (Arc::new(trace::network(&args.network, &source, samples as usize)?), None, None)
         }
         BatchSpec::Largest => {
             let options = trace::options(&args.network, 1);
-            let source = networks::source(&args.network)?;
             networks::warn_of_options_without_effect(&source, &options);
             let Some(memory) = args.memory else {
                 anyhow::bail!("--batch max needs a limit in bytes, like --memory 24GiB");

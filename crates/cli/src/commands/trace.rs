@@ -13,6 +13,7 @@ use elbowroom::ir::planning::{CostSource, Costs, Freedom};
 use elbowroom::ir::search::Budget;
 use elbowroom::ir::text::{File, TraceFile};
 use elbowroom::ir::trace::{Again, Op, Trace};
+use elbowroom::network::Source;
 use elbowroom::pipeline::{Method, Task, sizes};
 use elbowroom::registry;
 use elbowroom::sched::chain::pieces::in_pieces;
@@ -60,7 +61,8 @@ pub fn run(args: &TraceArgs) -> Result<Answer> {
         }
         None => {
             let machine = settings::machine(&args.machine, cpu()?)?;
-            let network = network(&args.network, samples(&args.network)?)?;
+            let source = networks::source(&args.network)?;
+            let network = network(&args.network, &source, samples(&args.network, &source)?)?;
             let trace =
                 engine::trace(&network).with_context(|| format!("{} cannot be traced", network.name))?;
             let costs = Costs::estimate(&trace, &Roofline::new(&machine));
@@ -82,16 +84,18 @@ pub fn run(args: &TraceArgs) -> Result<Answer> {
     Ok(Answer::Yes)
 }
 
-/// The arguments, where an import of a file with a network is that network, in the batch of the file if that is fixed.
+/// The arguments, where an import of a file with a network is that network.
 fn of_file(args: &TraceArgs) -> Result<TraceArgs> {
     let mut args = args.clone();
     let is_network = |path: &mut PathBuf| onnx::Model::is_named(&path.to_string_lossy());
     if let Some(path) = args.import.take_if(is_network) {
-        let model = onnx::Model::open(&path)?;
-        if let Some(batch) = model.batch() {
-            args.network.batch = BatchSpec::Samples(u32::try_from(batch).unwrap_or(u32::MAX));
-        }
         args.network.model = path.to_string_lossy().into_owned();
+    }
+    if let (Some(path), Some(_)) = (&args.import, args.network.batch) {
+        bail!(
+            "{} has its own batch; --batch is for --model, and for an import of an ONNX file",
+            path.display()
+        );
     }
     Ok(args)
 }
@@ -148,9 +152,9 @@ fn foreign(path: &Path, bytes: &[u8], own: anyhow::Error) -> Result<TraceFile> {
     }
 }
 
-/// Samples in a batch, where the user named a number.
-fn samples(args: &NetworkArgs) -> Result<usize> {
-    match args.batch {
+/// Samples in a batch.
+fn samples(args: &NetworkArgs, source: &Source) -> Result<usize> {
+    match networks::batch(args, source) {
         BatchSpec::Samples(samples) => Ok(samples as usize),
         BatchSpec::Largest => {
             bail!(
@@ -161,9 +165,9 @@ fn samples(args: &NetworkArgs) -> Result<usize> {
 }
 
 /// The graph that the user named, for batches of this size.
-pub fn network(args: &NetworkArgs, batch: usize) -> Result<Graph> {
-    let (source, options) = (networks::source(args)?, options(args, batch));
-    networks::warn_of_options_without_effect(&source, &options);
+pub fn network(args: &NetworkArgs, source: &Source, batch: usize) -> Result<Graph> {
+    let options = options(args, batch);
+    networks::warn_of_options_without_effect(source, &options);
     Ok(source.build(&options)?)
 }
 

@@ -111,12 +111,12 @@ fn evaluation_data(args: &TrainArgs) -> Result<Option<&Path>> {
 /// The training that the arguments describe.
 fn training(args: &TrainArgs) -> Result<Training<'static>> {
     let network = &args.network;
-    let (batch, largest) = match network.batch {
+    let source = networks::source(network)?;
+    let (batch, largest) = match networks::batch(network, &source) {
         BatchSpec::Samples(samples) => (samples as usize, false),
         BatchSpec::Largest => (1, true),
     };
     let options = trace::options(network, batch);
-    let source = networks::source(network)?;
     networks::warn_of_options_without_effect(&source, &options);
     networks::warn_of_tiles_without_effect(network, args.tiles);
     let (tokenizer, options) = networks::tokenized(&source, options, &args.tokenizer)?;

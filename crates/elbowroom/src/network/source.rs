@@ -62,6 +62,11 @@ impl Source {
         self.file.is_some()
     }
 
+    /// The batch that its file fixes.
+    pub fn batch(&self) -> Option<usize> {
+        self.file.as_ref().and_then(|(model, _)| model.batch())
+    }
+
     /// The graph of an iteration.
     ///
     /// # Errors

@@ -23,6 +23,8 @@ NEWER = {
     "merged": {**DEFAULT, "optimize": True},
     "random": {**DEFAULT, "optimize": False},
     "functions": {**DEFAULT, "optimize": False},
+    # Its batch is that of the example.
+    "fixed": {**DEFAULT, "optimize": False, "dynamic_shapes": None},
     "resized": {**DEFAULT, "optimize": False},
     "language": {**DEFAULT, "optimize": False},
     # The same network in a version that has attention as one operation.
@@ -302,6 +304,7 @@ def main():
     cases["merged"] = (Merged(), sine(BATCH, 9), cases["images"][2])
     cases["random"] = (Random(), sine(BATCH, 3, 8, 8), cases["images"][2])
     cases["resized"] = (Resized(), sine(BATCH, 3, 8, 8), cases["images"][2])
+    cases["fixed"] = (Regression(), sine(4, 6), cases["regression"][2])
     cases["functions"] = (Functions(), sine(BATCH, 3, 8, 8), cases["images"][2])
     cases["blocks"] = (Blocks(), sine(BATCH, 3, 8, 8), cases["images"][2])
     cases["language"] = (Language(), tokens, cases["tokens"][2])
