@@ -159,7 +159,9 @@ fn weights_that_the_exporter_merged_train_apart() {
 
 #[test]
 fn images_of_other_sizes_train_to_the_losses_of_pytorch() {
-    check("resized", "70%");
+    for name in ["resized", "sized"] {
+        check(name, "70%");
+    }
 }
 
 #[test]

@@ -200,6 +200,17 @@ impl Import<'_> {
         }
     }
 
+    /// As [`constant`](Self::constant), also of a tensor of the file that would be a weight elsewhere.
+    pub fn numbers(&self, name: Option<&str>) -> Option<Constant> {
+        match self.values.get(name?)? {
+            Value::Weight(stored) if !stored.transposed => {
+                let values = self.model.initializers.get(&stored.name)?.numbers()?;
+                Some(Constant { dims: stored.dims.clone(), values, whole: false })
+            }
+            _ => self.constant(name),
+        }
+    }
+
     /// How many nodes read a result.
     pub fn uses(&self, name: &str) -> usize {
         self.uses.get(name).copied().unwrap_or(0)

@@ -33,32 +33,35 @@ pub fn separate(graph: &mut Graph, initializers: &mut HashMap<String, Initialize
     // The order of names, where two weights want the same one.
     merged.sort();
     let results: HashSet<String> = graph.nodes.iter().flat_map(|node| &node.outputs).cloned().collect();
+    // How often a name was wanted.
+    let mut wanted: HashMap<String, usize> = HashMap::new();
     for (name, places) in merged {
-        let mut owners: Vec<(Owner, String)> = Vec::new();
-        let own = places.iter().map(|&(index, input)| Owner::of(&graph.nodes[index], input));
-        let own: Vec<Owner> = own.collect();
+        let owners: Vec<Owner> =
+            places.iter().map(|&(index, input)| Owner::of(&graph.nodes[index], input)).collect();
         // The tensor that gave its name keeps it; where names tell nothing, the first one does.
-        let first = own.iter().position(|owner| owner.tensor(&name) == name).unwrap_or(0);
-        owners.push((own[first].clone(), name.clone()));
-        for (&(index, input), owner) in places.iter().zip(own) {
-            let known = owners.iter().find(|(other, _)| *other == owner).map(|(_, name)| name.clone());
-            let name = known.unwrap_or_else(|| {
-                let wanted = owner.tensor(&name);
-                let taken = |name: &String| initializers.contains_key(name) || results.contains(name);
-                let more = (2..).map(|number| format!("{wanted}.{number}"));
-                let free = std::iter::once(wanted.clone()).chain(more).find(|name| !taken(name));
-                let free = free.unwrap_or(wanted);
+        let first = owners.iter().position(|owner| owner.tensor(&name) == name).unwrap_or(0);
+        let mut names = HashMap::from([(owners[first].clone(), name.clone())]);
+        for (&(index, input), owner) in places.iter().zip(owners) {
+            let own = names.entry(owner).or_insert_with_key(|owner| {
+                let tensor = owner.tensor(&name);
+                let number = wanted.entry(tensor.clone()).or_insert(0);
+                let free = loop {
+                    *number += 1;
+                    let free = if *number == 1 { tensor.clone() } else { format!("{tensor}.{number}") };
+                    if !initializers.contains_key(&free) && !results.contains(&free) {
+                        break free;
+                    }
+                };
                 initializers.insert(free.clone(), initializers[&name].clone());
-                owners.push((owner, free.clone()));
                 free
             });
-            graph.nodes[index].inputs[input] = name;
+            graph.nodes[index].inputs[input].clone_from(own);
         }
     }
 }
 
 /// To which parameter of which module of the exported program a tensor belongs.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq, Hash)]
 struct Owner {
     /// `features.0.1`, or the name of the node where the file does not state its module.
     module: String,

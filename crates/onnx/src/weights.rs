@@ -167,6 +167,16 @@ impl Initializer {
         Ok(Self::Weight { dims, place, single })
     }
 
+    /// The elements of a small weight, if they can be read.
+    pub fn numbers(&self) -> Option<Vec<f64>> {
+        let Self::Weight { dims, place, .. } = self else { return None };
+        let len: usize = dims.iter().product();
+        let mut bytes = vec![0; 4 * (len <= SMALL).then_some(len)?];
+        let weight = Weight { name: String::new(), place: place.clone(), form: Form::Plain, len };
+        weight.read(&[], &mut bytes).ok()?;
+        Some(bytes.as_chunks().0.iter().map(|&bytes| f64::from(f32::from_le_bytes(bytes))).collect())
+    }
+
     /// Whether it is a weight whose elements are all the same number. A file that cannot be read is left to the reading of weights, which says so.
     pub fn has_one_value(&self) -> bool {
         let Self::Weight { dims, place, .. } = self else { return false };

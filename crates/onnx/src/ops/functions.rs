@@ -107,12 +107,12 @@ pub fn function(import: &mut Import<'_>, node: &Node<'_>) -> Result<Value, Refus
         "Swish" if node.float("alpha").is_none_or(|alpha| alpha == 1.0) => Function::Silu,
         "Clip" => {
             let bound = |index: usize, name: &str, none: f64| {
-                let given = import.constant(node.input(index)).and_then(|value| value.single());
+                let given = import.numbers(node.input(index)).and_then(|value| value.single());
                 given.or_else(|| node.float(name).map(f64::from)).unwrap_or(none)
             };
             if [1, 2]
                 .iter()
-                .any(|&index| node.input(index).is_some() && import.constant(node.input(index)).is_none())
+                .any(|&index| node.input(index).is_some() && import.numbers(node.input(index)).is_none())
             {
                 return Err("its bounds are computed by the network".into());
             }

@@ -49,7 +49,7 @@ pub fn resize(import: &mut Import<'_>, node: &Node<'_>) -> Result<Value, Refusal
         Some(axes) => axes.iter().map(|&axis| node.axis(axis, dims.len())).collect::<Result<_, _>>()?,
         None => (0..dims.len()).collect(),
     };
-    let list = |input: usize| import.constant(node.input(input)).filter(|list| !list.values.is_empty());
+    let list = |input: usize| import.numbers(node.input(input)).filter(|list| !list.values.is_empty());
     let scales = node.floats("scales").map(Constant::reals).or_else(|| list(if old { 1 } else { 2 }));
     let sizes = list(3);
     let given = scales.as_ref().or(sizes.as_ref()).ok_or("its sizes are computed by the network")?;

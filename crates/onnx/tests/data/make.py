@@ -23,6 +23,8 @@ NEWER = {
     "merged": {**DEFAULT, "optimize": True},
     "random": {**DEFAULT, "optimize": False},
     "functions": {**DEFAULT, "optimize": False},
+    # Sizes are tensors of the file here.
+    "sized": {**DEFAULT, "optimize": True},
     # Its batch is that of the example.
     "fixed": {**DEFAULT, "optimize": False, "dynamic_shapes": None},
     "resized": {**DEFAULT, "optimize": False},
@@ -304,6 +306,7 @@ def main():
     cases["merged"] = (Merged(), sine(BATCH, 9), cases["images"][2])
     cases["random"] = (Random(), sine(BATCH, 3, 8, 8), cases["images"][2])
     cases["resized"] = (Resized(), sine(BATCH, 3, 8, 8), cases["images"][2])
+    cases["sized"] = cases["resized"]
     cases["fixed"] = (Regression(), sine(4, 6), cases["regression"][2])
     cases["functions"] = (Functions(), sine(BATCH, 3, 8, 8), cases["images"][2])
     cases["blocks"] = (Blocks(), sine(BATCH, 3, 8, 8), cases["images"][2])
