@@ -21,10 +21,10 @@ use crate::value::{Pending, Tensor, Value};
 
 /// The operations that are read, as a refusal of another one lists them.
 const NAMES: &str = "Add, Attention, AveragePool, BatchNormalization, Clip, Concat, Conv, ConvTranspose, DepthToSpace, Div, Dropout (also in parts), Elu, Erf \
-    (in GELU), Expand (of a weight), Flatten, Gather, Gelu, Gemm, GlobalAveragePool, GroupNormalization, HardSigmoid, HardSwish, \
-    InstanceNormalization, LayerNormalization, LeakyRelu, LRN, MatMul, Max and Min (with a number), MaxPool, Mul, Neg, Pad (with zeros), Pow \
-    (2 and 3), PRelu, ReduceMean, ReduceSum, Relu, Reshape, Resize, RMSNormalization, Sigmoid, Slice, Softmax (in attention), SpaceToDepth, \
-    Split, SplitToSequence, Squeeze, Sub, Swish, Tanh, Transpose, Unsqueeze, Upsample, and computations of shapes";
+    (in GELU), Expand (of a weight), Flatten, Gather, Gelu, Gemm, GlobalAveragePool, GlobalMaxPool, GroupNormalization, HardSigmoid, \
+    HardSwish, InstanceNormalization, LayerNormalization, LeakyRelu, LRN, MatMul, Max and Min (with a number), MaxPool, Mul, Neg, Pad (with \
+    zeros), Pow (2 and 3), PRelu, ReduceMax, ReduceMean, ReduceSum, Relu, Reshape, Resize, RMSNormalization, Sigmoid, Slice, Softmax (in \
+    attention), SpaceToDepth, Split, SplitToSequence, Squeeze, Sub, Swish, Tanh, Transpose, Unsqueeze, Upsample, and computations of shapes";
 
 /// The results of a node.
 pub fn add(import: &mut Import<'_>, node: &Node<'_>) -> Result<Vec<Value>, Refusal> {
@@ -41,9 +41,8 @@ pub fn add(import: &mut Import<'_>, node: &Node<'_>) -> Result<Vec<Value>, Refus
         "Mul" | "Div" => elementwise::product(import, node)?,
         "Conv" => convolution::conv(import, node)?,
         "ConvTranspose" => convolution::transposed(import, node)?,
-        "MaxPool" | "AveragePool" | "GlobalAveragePool" => pooling::pool(import, node)?,
-        "ReduceMean" => pooling::mean(import, node).map(|(mean, _)| Value::Tensor(mean))?,
-        "ReduceSum" => pooling::sum(import, node)?,
+        "MaxPool" | "AveragePool" | "GlobalMaxPool" | "GlobalAveragePool" => pooling::pool(import, node)?,
+        "ReduceMean" | "ReduceSum" | "ReduceMax" => pooling::reduced(import, node)?,
         "BatchNormalization" => normalization::batch(import, node)?,
         "LayerNormalization" | "RMSNormalization" => normalization::rows(import, node)?,
         "InstanceNormalization" | "GroupNormalization" => normalization::groups(import, node)?,

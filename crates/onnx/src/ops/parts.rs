@@ -2,7 +2,7 @@
 
 use elbowroom_graph::op::{Lookup, OpKind, Places};
 
-use super::joined::repeated;
+use super::joined::{padded, repeated};
 use crate::error::Refusal;
 use crate::import::Import;
 use crate::node::{AxisPart, Node};
@@ -19,14 +19,43 @@ fn part(import: &mut Import<'_>, name: &str, x: Tensor, part: AxisPart) -> Resul
     if start == 0 && count == extent && step == 1 {
         return Ok(x);
     }
-    if count == 0 || step != 1 && count > 1 {
-        return Err("only parts without gaps, of one element or more, are supported".into());
+    if count == 0 {
+        return Err("parts without an element are not supported".into());
+    }
+    if count > 1 && step != 1 {
+        let step = usize::try_from(step).map_err(|_| "parts in reverse order are not supported")?;
+        return every(import, name, x, axis, step, [start, count]);
     }
     let x = if x.view.run(&[axis]).is_some() { x } else { import.dense(name, x)? };
     let run = x.view.run(&[axis]).zip(x.view.narrowed(axis, count));
     let ([outer, _, inner], view) = run.ok_or("its axis is no axis of memory")?;
     let kind = OpKind::Slice { outer, total: extent * inner, start: start * inner, width: count * inner };
     Ok(Tensor { id: import.pushed(name, kind, &[x.id])?, view, classes: false })
+}
+
+/// Every `step`-th element of an axis: one column of the axis as rows of `step` elements.
+fn every(
+    import: &mut Import<'_>,
+    name: &str,
+    x: Tensor,
+    axis: usize,
+    step: usize,
+    [start, count]: [usize; 2],
+) -> Result<Tensor, Refusal> {
+    let missing = x.dims()[axis].next_multiple_of(step) - x.dims()[axis];
+    let x = padded(import, &format!("{name}.pad"), x, axis, [0, missing])?;
+    let mut dims = x.dims();
+    dims.splice(axis..=axis, [dims[axis] / step, step]);
+    let x = match x.view.reshaped(&dims) {
+        Some(view) => Tensor { view, ..x },
+        None => Tensor { view: View::dense(&dims), ..import.dense(name, x)? },
+    };
+    let column = AxisPart { axis: axis + 1, start: start % step, count: 1, step: 1 };
+    let x = part(import, &format!("{name}.column"), x, column)?;
+    let mut dims = x.dims();
+    dims.remove(axis + 1);
+    let x = Tensor { view: x.view.reshaped(&dims).ok_or("its result has no such view")?, ..x };
+    part(import, name, x, AxisPart { axis, start: start / step, count, step: 1 })
 }
 
 /// Elements of an axis, or rows of a table.

@@ -1,4 +1,4 @@
-//! Poolings, and means and sums over axes.
+//! Poolings, and means, sums and maxima over axes.
 
 use elbowroom_graph::op::{OpKind, Pool, Window};
 
@@ -18,11 +18,15 @@ pub fn pool(import: &mut Import<'_>, node: &Node<'_>) -> Result<Value, Refusal> 
     let x = import.dense_input(node.required(0)?)?;
     let (in_size, dims) = (size(&x, node)?, x.dims());
     let planes = dims[0] * dims[1];
-    if node.kind() == "GlobalAveragePool" {
+    if node.kind().starts_with("Global") {
         let window = Window { kernel: in_size, stride: [1, 1], padding: [0, 0] };
         let pool = Pool { planes, in_size, out_size: [1, 1], window };
         let view = View::dense(&extents(&x, dims[1], [1, 1]));
-        return import.push(&name, OpKind::AveragePool { pool, count_padding: true }, &[x.id], view);
+        let kind = match node.kind() {
+            "GlobalMaxPool" => maximum(pool)?,
+            _ => OpKind::AveragePool { pool, count_padding: true },
+        };
+        return import.push(&name, kind, &[x.id], view);
     }
     let Spatial { window, dilation, .. } = spatial(node, None, in_size, dims.len() == 3)?.alike()?;
     if dilation != [1, 1] {
@@ -39,17 +43,22 @@ pub fn pool(import: &mut Import<'_>, node: &Node<'_>) -> Result<Value, Refusal> 
     let pool = Pool { planes, in_size, out_size, window };
     let view = View::dense(&extents(&x, dims[1], out_size));
     let kind = match node.kind() {
-        "MaxPool" if window.area() > LARGEST_MAXIMUM => {
-            return Err(format!("windows of more than {LARGEST_MAXIMUM} elements are not supported").into());
-        }
-        "MaxPool" => OpKind::MaxPool(pool),
+        "MaxPool" => maximum(pool)?,
         _ => OpKind::AveragePool { pool, count_padding: node.int("count_include_pad").unwrap_or(0) != 0 },
     };
     import.push(&name, kind, &[x.id], view)
 }
 
-/// The mean over axes, and the number of elements of which each is made.
-pub fn mean(import: &mut Import<'_>, node: &Node<'_>) -> Result<(Tensor, usize), Refusal> {
+/// Maximum pooling, if its windows are not too large.
+fn maximum(pool: Pool) -> Result<OpKind, Refusal> {
+    match pool.window.area() <= LARGEST_MAXIMUM {
+        true => Ok(OpKind::MaxPool(pool)),
+        false => Err(format!("maxima of more than {LARGEST_MAXIMUM} elements are not supported").into()),
+    }
+}
+
+/// `ReduceMean`, `ReduceSum` and `ReduceMax`
+pub fn reduced(import: &mut Import<'_>, node: &Node<'_>) -> Result<Value, Refusal> {
     let x = import.tensor(node.required(0)?)?;
     let given = import.constant(node.input(1));
     let dims = x.dims();
@@ -66,13 +75,14 @@ pub fn mean(import: &mut Import<'_>, node: &Node<'_>) -> Result<(Tensor, usize),
     let keeps = node.int("keepdims").unwrap_or(1) != 0;
     let left = (0..dims.len()).filter(|axis| keeps || !axes.contains(axis));
     let left: Vec<usize> = left.map(|axis| if axes.contains(&axis) { 1 } else { dims[axis] }).collect();
-    let kind = OpKind::AveragePool { pool, count_padding: true };
+    let kind = match node.kind() {
+        "ReduceMax" => maximum(pool)?,
+        _ => OpKind::AveragePool { pool, count_padding: true },
+    };
     let id = import.pushed(&node.name(), kind, &[x.id])?;
-    Ok((Tensor { id, view: View::dense(&left), classes: false }, count))
-}
-
-/// The sum over axes.
-pub fn sum(import: &mut Import<'_>, node: &Node<'_>) -> Result<Value, Refusal> {
-    let (x, count) = mean(import, node)?;
-    Ok(Value::Pending(Pending::Scaled { x, factor: count as f64 }))
+    let y = Tensor { id, view: View::dense(&left), classes: false };
+    Ok(match node.kind() {
+        "ReduceSum" => Value::Pending(Pending::Scaled { x: y, factor: count as f64 }),
+        _ => Value::Tensor(y),
+    })
 }
