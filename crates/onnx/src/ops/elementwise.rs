@@ -47,38 +47,61 @@ pub fn choice(import: &mut Import<'_>, node: &Node<'_>) -> Result<Value, Refusal
     }
 }
 
-/// How the elements of a smaller operand repeat over a larger one: as the middle of three extents of its memory.
-fn spread(x: &Tensor, dims: &[usize]) -> Option<Channels> {
-    let whole = x.dims();
+/// The axes of `whole` over which an operand of these extents does not repeat; `None` if it cannot repeat over the others.
+fn own_axes(whole: &[usize], dims: &[usize]) -> Option<Vec<usize>> {
     let missing = whole.len().checked_sub(dims.len())?;
-    let axes: Vec<usize> =
-        (0..dims.len()).filter(|&axis| dims[axis] > 1).map(|axis| axis + missing).collect();
-    if axes.iter().any(|&axis| dims[axis - missing] != whole[axis]) {
-        return None;
-    }
-    let [batch, channels, spatial] = x.view.run(&axes)?;
-    Some(Channels { batch, channels, spatial })
+    let axes = (0..dims.len()).filter(|&axis| dims[axis] > 1).map(|axis| axis + missing);
+    let axes: Vec<usize> = axes.collect();
+    axes.iter().all(|&axis| dims[axis - missing] == whole[axis]).then_some(axes)
 }
 
-/// As [`spread`], with the axes of the larger operand brought into the order of memory where that is needed.
+/// How the elements of a smaller operand repeat over a larger one: as the middle of three extents of its memory. The axes of the larger one are
+/// brought into an order in which they do where that is needed; those that the smaller one has come first.
 pub fn spread_over(
     import: &mut Import<'_>,
     name: &str,
     x: Tensor,
     dims: &[usize],
 ) -> Result<(Tensor, Channels), Refusal> {
-    if let Some(channels) = spread(&x, dims) {
+    let whole = x.dims();
+    let axes = own_axes(&whole, dims).ok_or_else(|| {
+        format!("extents {dims:?} cannot repeat over {whole:?}, whose extents they do not have")
+    })?;
+    let spread = |x: &Tensor| {
+        let [batch, channels, spatial] = x.view.run(&axes)?;
+        Some(Channels { batch, channels, spatial })
+    };
+    if let Some(channels) = spread(&x) {
         return Ok((x, channels));
     }
-    let x = import.dense(name, x)?;
-    match spread(&x, dims) {
-        Some(channels) => Ok((x, channels)),
-        None => Err(format!(
-            "extents {dims:?} cannot repeat over {:?} here: the axes above 1 of the smaller operand must be neighbours and have the extents of the larger",
-            x.dims()
-        )
-        .into()),
-    }
+    let neighbours = axes.windows(2).all(|pair| pair[1] == pair[0] + 1);
+    let x = if neighbours {
+        import.dense(name, x)?
+    } else {
+        let others = (0..whole.len()).filter(|axis| !axes.contains(axis));
+        let order: Vec<usize> = axes.iter().copied().chain(others).collect();
+        let mut back: Vec<usize> = (0..order.len()).collect();
+        back.sort_by_key(|&place| order[place]);
+        let moved = import.dense(name, Tensor { view: x.view.permuted(&order), ..x })?;
+        Tensor { view: moved.view.permuted(&back), ..moved }
+    };
+    let channels = spread(&x).ok_or("its axes are no axes of memory")?;
+    Ok((x, channels))
+}
+
+/// The sum of a tensor and a smaller one that repeats over it.
+pub fn spread_sum(
+    import: &mut Import<'_>,
+    [name, first]: [&str; 2],
+    large: Tensor,
+    small: &Tensor,
+) -> Result<Value, Refusal> {
+    let (large, channels) = spread_over(import, first, large, &small.dims())?;
+    let kind = match channels {
+        Channels { batch, channels, spatial: 1 } => OpKind::AddRow { outer: batch, inner: channels },
+        channels => OpKind::AddChannel(channels),
+    };
+    import.push(name, kind, &[large.id, small.id], large.view)
 }
 
 /// Two tensors of equal extents whose memory has one order.
@@ -167,12 +190,7 @@ pub fn sum(import: &mut Import<'_>, node: &Node<'_>) -> Result<Value, Refusal> {
         false => (b, a, [names[1], names[0]]),
     };
     let small = import.dense(second, small)?;
-    let (large, channels) = spread_over(import, first, large, &small.dims())?;
-    let kind = match channels {
-        Channels { batch, channels, spatial: 1 } => OpKind::AddRow { outer: batch, inner: channels },
-        channels => OpKind::AddChannel(channels),
-    };
-    import.push(&name, kind, &[large.id, small.id], large.view)
+    spread_sum(import, [&name, first], large, &small)
 }
 
 /// `Mul` and `Div`.

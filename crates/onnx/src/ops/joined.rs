@@ -2,6 +2,7 @@
 
 use elbowroom_graph::op::OpKind;
 
+use super::elementwise::spread_sum;
 use crate::error::Refusal;
 use crate::import::{Import, expect_size};
 use crate::node::Node;
@@ -91,7 +92,7 @@ pub fn concat(import: &mut Import<'_>, node: &Node<'_>) -> Result<Value, Refusal
     import.push(&node.name(), OpKind::Concat { outer, widths }, &ids, View::dense(&dims))
 }
 
-/// A weight that is repeated for every sample, as a class token is.
+/// A tensor that is repeated along axes of extent 1, as a class token is for every sample.
 pub fn expand(import: &mut Import<'_>, node: &Node<'_>) -> Result<Value, Refusal> {
     let (name, from) = (node.name(), node.required(0)?);
     let Some(wanted) = import.constant(node.input(1)) else {
@@ -106,13 +107,17 @@ pub fn expand(import: &mut Import<'_>, node: &Node<'_>) -> Result<Value, Refusal
         |dims: &[usize], axis: usize| (axis + dims.len()).checked_sub(rank).map_or(1, |axis| dims[axis]);
     let dims: Vec<usize> = (0..rank).map(|axis| extent(&own, axis).max(extent(&wanted, axis))).collect();
     let first = (0..rank).find(|&axis| extent(&own, axis) > 1).unwrap_or(rank);
-    if (first..rank).any(|axis| extent(&own, axis) != dims[axis]) || dims.contains(&0) {
-        return Err(format!(
-            "it repeats extents {own:?} to {dims:?}, and repetition along the first axes alone is supported"
-        )
-        .into());
+    if dims.contains(&0) {
+        return Err(format!("it repeats extents {own:?} to {dims:?}").into());
     }
-    repeated(import, &name, &x, &dims)
+    if (first..rank).all(|axis| extent(&own, axis) == dims[axis]) {
+        return repeated(import, &name, &x, &dims);
+    }
+    let view = View::dense(&dims);
+    expect_size(&view)?;
+    let zeros = format!("{name}.zeros");
+    let id = import.pushed(&zeros, OpKind::Fill { len: view.len(), value: 0.0 }, &[])?;
+    spread_sum(import, [&name, &zeros], Tensor { id, view, classes: false }, &x)
 }
 
 /// The elements of a tensor in the order of memory, as often as these extents have them.

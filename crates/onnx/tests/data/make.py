@@ -217,7 +217,7 @@ class Resized(nn.Module):
 
 
 class Functions(nn.Module):
-    """Functions of elements, each between two layers, then elements with gaps and maxima."""
+    """Functions of elements, each between two layers, then what repeats over distant axes, elements with gaps, and maxima."""
 
     def __init__(self):
         super().__init__()
@@ -231,6 +231,7 @@ class Functions(nn.Module):
         for layer, function in zip(self.inner, self.functions):
             x = x + function(layer(x))
         x = torch.clamp(x, -1.5, 1.5)
+        x = x * torch.sigmoid(x.mean(1, keepdim=True)) + x.mean(2, keepdim=True).expand(-1, -1, 8, -1)
         largest = x[:, :, 1:6:2].amax((2, 3)) + self.largest(x).flatten(1)
         return self.head(x[:, :, ::2, 1::3].mean((2, 3)) + 0.2 * largest)
 
