@@ -43,8 +43,12 @@ pub fn fold(node: &Node<'_>, inputs: &[Option<Constant>]) -> Option<Constant> {
         "Div" => both(false, |a, b| a / b)?,
         "Mod" => both(x.whole, |a, b| a - b * (a / b).floor())?,
         "Pow" => both(x.whole, f64::powf)?,
-        "Min" => both(x.whole, f64::min)?,
-        "Max" => both(x.whole, f64::max)?,
+        "Min" | "Max" => {
+            let chosen: fn(f64, f64) -> f64 = if node.kind() == "Min" { f64::min } else { f64::max };
+            inputs[1..]
+                .iter()
+                .try_fold(x.clone(), |so_far, next| so_far.zip(next.as_ref()?, x.whole, chosen))?
+        }
         "Equal" => x.zip(y()?, true, |a, b| truth(a == b))?,
         "Less" => x.zip(y()?, true, |a, b| truth(a < b))?,
         "LessOrEqual" => x.zip(y()?, true, |a, b| truth(a <= b))?,
@@ -257,6 +261,10 @@ mod tests {
         let blocks = folded("GatherND", &[x, (&[1, 2, 1], &[1, 0])], None);
         assert_eq!(blocks, Some((vec![1, 2, 3], vec![4, 5, 6, 1, 2, 3])));
         assert_eq!(folded("GatherND", &[x, (&[1, 1], &[2])], None), None);
+        let row: (&[usize], &[i64]) = (&[3], &[3, 3, 3]);
+        assert_eq!(folded("Max", &[x, row], None), Some((vec![2, 3], vec![3, 3, 3, 4, 5, 6])));
+        assert_eq!(folded("Min", &[x, row, (&[1], &[2])], None).unwrap().1, [1, 2, 2, 2, 2, 2]);
+        assert_eq!(folded("Max", &[x], None).unwrap().1, x.1);
         let sums = |axis| folded("CumSum", &[x, (&[], &[axis])], None).unwrap().1;
         assert_eq!(sums(0), [1, 2, 3, 5, 7, 9]);
         assert_eq!(sums(-1), [1, 3, 6, 4, 9, 15]);

@@ -3,6 +3,7 @@
 use elbowroom_graph::op::OpKind;
 
 use super::elementwise::spread_sum;
+use super::matrix;
 use crate::error::Refusal;
 use crate::import::{Import, expect_size};
 use crate::node::Node;
@@ -41,15 +42,16 @@ pub fn pad(import: &mut Import<'_>, node: &Node<'_>) -> Result<Value, Refusal> {
     if pads.iter().all(|&width| width == 0) {
         return import.value(from);
     }
-    if node.text("mode").is_some_and(|mode| mode != "constant") {
-        return Err("only padding with zeros is supported; its mode is another".into());
+    let mode = node.text("mode").unwrap_or_else(|| "constant".to_owned());
+    if !["constant", "reflect", "edge", "wrap"].contains(&mode.as_str()) {
+        return Err(format!("the mode {mode} is not supported").into());
     }
     let fill = match node.input(2) {
         Some(name) => import.constant(Some(name)).and_then(|fill| fill.single()),
         None => node.float("value").map_or(Some(0.0), |value| Some(f64::from(value))),
     };
-    if fill != Some(0.0) {
-        return Err("only padding with zeros is supported".into());
+    if mode == "constant" && fill != Some(0.0) {
+        return Err("of known numbers, zeros alone are supported as padding".into());
     }
     let mut x = import.tensor(from)?;
     let rank = x.dims().len();
@@ -65,9 +67,44 @@ pub fn pad(import: &mut Import<'_>, node: &Node<'_>) -> Result<Value, Refusal> {
         let [Ok(before), Ok(behind)] = ends else {
             return Err(format!("its widths {pads:?} take elements away, which Slice does").into());
         };
-        x = padded(import, &format!("{}.axis{axis}", node.name()), x, axis, [before, behind])?;
+        let name = format!("{}.axis{axis}", node.name());
+        x = match mode.as_str() {
+            "constant" => padded(import, &name, x, axis, [before, behind])?,
+            _ => continued(import, &name, x, axis, [before, behind], &mode)?,
+        };
     }
     Ok(Value::Tensor(x))
+}
+
+/// A tensor whose axis goes on with its own elements at both ends.
+fn continued(
+    import: &mut Import<'_>,
+    name: &str,
+    x: Tensor,
+    axis: usize,
+    [before, behind]: [usize; 2],
+    mode: &str,
+) -> Result<Tensor, Refusal> {
+    let extent = x.dims()[axis];
+    if before == 0 && behind == 0 {
+        return Ok(x);
+    }
+    if before.max(behind) >= extent {
+        return Err(format!("{before} and {behind} elements are no {mode} padding of {extent}").into());
+    }
+    let (first, last) = (before as isize, extent as isize - 1);
+    let source = |at: usize| {
+        let place = at as isize - first;
+        let inside = match mode {
+            "edge" => place.clamp(0, last),
+            "wrap" => place.rem_euclid(last + 1),
+            // Mirrored at the first and the last element.
+            _ => last - (last - place.abs()).abs(),
+        };
+        inside.unsigned_abs()
+    };
+    let indices: Vec<usize> = (0..before + extent + behind).map(source).collect();
+    matrix::select(import, name, x, axis, &format!("{mode}.{extent}.{before}-{behind}"), &indices)
 }
 
 /// Tensors side by side.

@@ -7,6 +7,7 @@ mod dropout;
 mod elementwise;
 mod functions;
 mod joined;
+mod matrix;
 mod normalization;
 mod parts;
 mod pooling;
@@ -22,7 +23,7 @@ use crate::value::{Pending, Tensor, Value};
 /// The operations that are read, as a refusal of another one lists them.
 const NAMES: &str = "Add, Attention, AveragePool, BatchNormalization, Clip, Concat, Conv, ConvTranspose, DepthToSpace, Div, Dropout (also in parts), Elu, Erf \
     (in GELU), Expand, Flatten, Gather, Gelu, Gemm, GlobalAveragePool, GlobalMaxPool, GroupNormalization, HardSigmoid, HardSwish, \
-    InstanceNormalization, LayerNormalization, LeakyRelu, LRN, MatMul, Max and Min (with a number), MaxPool, Mul, Neg, Pad (with zeros), Pow \
+    InstanceNormalization, LayerNormalization, LeakyRelu, LRN, MatMul, Max and Min (with a number), MaxPool, Mul, Neg, Pad, Pow \
     (2 and 3), PRelu, ReduceMax, ReduceMean, ReduceSum, Relu, Reshape, Resize, RMSNormalization, Sigmoid, Slice, Softmax (in attention), \
     SpaceToDepth, Split, SplitToSequence, Squeeze, Sub, Swish, Tanh, Transpose, Unsqueeze, Upsample, and computations of shapes";
 

@@ -3,6 +3,7 @@
 use elbowroom_graph::op::{Lookup, OpKind, Places};
 
 use super::joined::{padded, repeated};
+use super::matrix;
 use crate::error::Refusal;
 use crate::import::Import;
 use crate::node::{AxisPart, Node};
@@ -23,8 +24,20 @@ fn part(import: &mut Import<'_>, name: &str, x: Tensor, part: AxisPart) -> Resul
         return Err("parts without an element are not supported".into());
     }
     if count > 1 && step != 1 {
-        let step = usize::try_from(step).map_err(|_| "parts in reverse order are not supported")?;
-        return every(import, name, x, axis, step, [start, count]);
+        return match usize::try_from(step) {
+            Ok(step) => every(import, name, x, axis, step, [start, count]),
+            Err(_) => {
+                let indices: Vec<usize> = part.indices().collect();
+                matrix::select(
+                    import,
+                    name,
+                    x,
+                    axis,
+                    &format!("slice.{extent}.{start}.{step}.{count}"),
+                    &indices,
+                )
+            }
+        };
     }
     let x = if x.view.run(&[axis]).is_some() { x } else { import.dense(name, x)? };
     let run = x.view.run(&[axis]).zip(x.view.narrowed(axis, count));
@@ -91,16 +104,22 @@ pub fn gather(import: &mut Import<'_>, node: &Node<'_>) -> Result<Value, Refusal
         .first()
         .and_then(|&start| usize::try_from(start).ok())
         .filter(|&start| start + count <= extent);
-    let (Some(start), true) = (start, repeats && (count == wanted.len() || axis == 0)) else {
-        let some = &wanted[..wanted.len().min(8)];
-        return Err(format!(
-            "it gathers {} of {extent}, from {some:?} on, and neighbours in their order alone are supported, or such rows several times",
-            wanted.len()
-        )
-        .into());
-    };
     let mut left = x.dims();
     left.splice(axis..=axis, indices.dims.iter().copied());
+    let (Some(start), true) = (start, repeats && (count == wanted.len() || axis == 0)) else {
+        // A negative index that is still one is past the end, and refused there.
+        let indices: Vec<usize> =
+            wanted.iter().map(|&at| usize::try_from(at).unwrap_or(usize::MAX)).collect();
+        let (name, matrix_name) = (node.name(), format!("{}.indices", node.name()));
+        let y = matrix::select(import, &name, x, axis, &matrix_name, &indices)?;
+        return match y.view.reshaped(&left) {
+            Some(view) => Ok(Value::Tensor(Tensor { view, ..y })),
+            None => {
+                let y = import.dense(&name, y)?;
+                Ok(Value::Tensor(Tensor { view: View::dense(&left), ..y }))
+            }
+        };
+    };
     let y = match split_before(import, from, &x, axis)? {
         Some(parts) if count == 1 => parts[start].clone(),
         _ => part(import, &node.name(), x, AxisPart { axis, start, count, step: 1 })?,

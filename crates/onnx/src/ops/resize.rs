@@ -1,11 +1,10 @@
 //! Images of another size: every axis that changes is a product with a matrix of known numbers, `[extent after, extent before]`, whose rows say how much of
 //! each element before is in one after.
 
-use elbowroom_graph::op::{OpKind, Product};
-
+use super::matrix;
 use crate::constant::{Constant, elements};
 use crate::error::Refusal;
-use crate::import::{Import, expect_size};
+use crate::import::Import;
 use crate::node::Node;
 use crate::value::{Tensor, Value};
 
@@ -85,22 +84,8 @@ fn resized(
         return Ok(x);
     }
     let matrix = form.matrix(before, after, scale).ok_or("its axes are too long")?;
-    // The axis is brought to the end, and the view has it back in its place.
-    let rank = x.dims().len();
-    let order: Vec<usize> = (0..rank).filter(|&other| other != axis).chain([axis]).collect();
-    let mut back: Vec<usize> = (0..rank - 1).collect();
-    back.insert(axis, rank - 1);
-    let last = Tensor { view: x.view.permuted(&order), ..x };
-    let innermost = last.view.run(&[rank - 1]).is_some_and(|run| run[2] == 1);
-    let last = if innermost { last } else { import.dense(name, last)? };
-    let view = last.view.narrowed_to(rank - 1, after).ok_or("its axis is no axis of memory")?;
-    expect_size(&view)?;
-    // Axes that change alike share one matrix.
     let Interpolation { mode, coordinates, .. } = form;
-    let weight = import.frozen(&format!("{mode}.{coordinates}.{before}-{after}.{scale}"), &matrix)?;
-    let product = Product { rows: last.view.len() / before, inputs: before, outputs: after };
-    let id = import.pushed(name, OpKind::Linear { product, bias: false }, &[last.id, weight.id])?;
-    Ok(Tensor { id, view: view.permuted(&back), classes: false })
+    matrix::along(import, name, x, axis, &format!("{mode}.{coordinates}.{before}-{after}.{scale}"), &matrix)
 }
 
 impl Interpolation<'_> {
