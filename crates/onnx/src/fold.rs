@@ -89,11 +89,8 @@ pub fn fold(node: &Node<'_>, inputs: &[Option<Constant>]) -> Option<Constant> {
         }
         "Gather" => {
             let axis = axis(node.int("axis").unwrap_or(0))?;
-            let (extent, indices) = (*x.dims.get(axis)? as i64, y()?);
-            let wanted = indices
-                .ints()
-                .into_iter()
-                .map(|at| usize::try_from(if at < 0 { at + extent } else { at }).ok());
+            let (extent, indices) = (*x.dims.get(axis)?, y()?);
+            let wanted = indices.values.iter().map(|&at| position(at, extent));
             let taken = x.take(axis, &wanted.collect::<Option<Vec<_>>>()?)?;
             let mut dims = taken.dims.clone();
             dims.splice(axis..=axis, indices.dims.iter().copied());

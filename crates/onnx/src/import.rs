@@ -251,6 +251,29 @@ impl Import<'_> {
         Ok(Tensor { id, view: View::dense(&tensor.dims()), classes: tensor.classes })
     }
 
+    /// Other extents of the same elements.
+    pub fn reshaped(&mut self, name: &str, tensor: Tensor, dims: &[usize]) -> Result<Tensor, Refusal> {
+        Ok(match tensor.view.reshaped(dims) {
+            Some(view) => Tensor { view, ..tensor },
+            None => Tensor { view: View::dense(dims), ..self.dense(name, tensor)? },
+        })
+    }
+
+    /// A tensor whose axis is a [range of memory](View::run), with the extents before, of and behind it.
+    pub fn in_memory(
+        &mut self,
+        name: &str,
+        tensor: Tensor,
+        axis: usize,
+    ) -> Result<(Tensor, [usize; 3]), Refusal> {
+        if let Some(run) = tensor.view.run(&[axis]) {
+            return Ok((tensor, run));
+        }
+        let tensor = self.dense(name, tensor)?;
+        let run = tensor.view.run(&[axis]).ok_or("its axis is no axis of memory")?;
+        Ok((tensor, run))
+    }
+
     /// An input as a tensor whose axes lie in the order of memory.
     pub fn dense_input(&mut self, name: &str) -> Result<Tensor, Refusal> {
         let tensor = self.tensor(name)?;

@@ -73,10 +73,7 @@ struct Owner {
 
 impl Owner {
     fn of(node: &Node, input: usize) -> Self {
-        let own_name = || {
-            let name = if node.name.is_empty() { node.outputs.first() } else { Some(&node.name) };
-            name.cloned().unwrap_or_default()
-        };
+        let own_name = || crate::node::Node(node).name();
         let module = module(node).filter(|module| !module.is_empty());
         let parameter = match (node.kind.as_str(), input) {
             ("BatchNormalization", 3) => Some("running_mean"),

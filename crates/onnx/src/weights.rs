@@ -1,5 +1,6 @@
 //! The tensors of a file: what is known of each without its elements, and where these lie. Large ones stay in the file until a training reads them.
 
+use std::borrow::Cow;
 use std::fs::File;
 use std::io::{self, BufReader, Read, Seek, SeekFrom};
 use std::path::{Component, Path, PathBuf};
@@ -53,11 +54,7 @@ pub struct Weight {
 impl Weight {
     /// The error of a file that cannot be read.
     pub fn unreadable(&self, source: io::Error) -> OnnxError {
-        let path = match &self.place {
-            Place::File { path, .. } => path.to_path_buf(),
-            Place::Memory(_) => PathBuf::new(),
-        };
-        OnnxError::Io { path, source }
+        self.place.unreadable(source)
     }
 
     /// Reads the values of a parameter of `shape` into a buffer of its size.
@@ -73,18 +70,7 @@ impl Weight {
                 &mut columns
             }
         };
-        match &self.place {
-            Place::File { path, offset } => {
-                let mut file = File::open(path)?;
-                file.seek(SeekFrom::Start(*offset))?;
-                file.read_exact(target)?;
-            }
-            Place::Memory(values) => {
-                for (bytes, value) in target.chunks_exact_mut(4).zip(values.iter()) {
-                    bytes.copy_from_slice(&value.to_le_bytes());
-                }
-            }
-        }
+        self.place.read(target)?;
         if let (Form::Transposed, &[outputs, inputs]) = (self.form, shape) {
             for (at, bytes) in columns.chunks_exact(4).enumerate() {
                 let (input, output) = (at / outputs, at % outputs);
@@ -136,7 +122,8 @@ impl Initializer {
             if !numbers || count > SMALL {
                 return Ok(Self::Other(element::name(tensor.data_type)));
             }
-            let constant = Constant::of(&inlined(&tensor, count, path)?);
+            let whole = inlined(&tensor, count, path)?;
+            let constant = Constant::of(&whole);
             return constant
                 .map(Self::Constant)
                 .ok_or_else(|| format(format!("does not hold its {count} elements")));
@@ -161,7 +148,10 @@ impl Initializer {
             }
         };
         let single = match count {
-            1 => Constant::of(&inlined(&tensor, count, path)?).and_then(|value| value.single()),
+            1 => {
+                let whole = inlined(&tensor, count, path)?;
+                Constant::of(&whole).and_then(|value| value.single())
+            }
             _ => None,
         };
         Ok(Self::Weight { dims, place, single })
@@ -172,8 +162,7 @@ impl Initializer {
         let Self::Weight { dims, place, .. } = self else { return None };
         let len: usize = dims.iter().product();
         let mut bytes = vec![0; 4 * (len <= SMALL).then_some(len)?];
-        let weight = Weight { name: String::new(), place: place.clone(), form: Form::Plain, len };
-        weight.read(&[], &mut bytes).ok()?;
+        place.read(&mut bytes).ok()?;
         Some(bytes.as_chunks().0.iter().map(|&bytes| f64::from(f32::from_le_bytes(bytes))).collect())
     }
 
@@ -185,6 +174,32 @@ impl Initializer {
 }
 
 impl Place {
+    /// The error of a file that cannot be read.
+    fn unreadable(&self, source: io::Error) -> OnnxError {
+        let path = match self {
+            Self::File { path, .. } => path.to_path_buf(),
+            Self::Memory(_) => PathBuf::new(),
+        };
+        OnnxError::Io { path, source }
+    }
+
+    /// Reads its first bytes, as many as `target` has.
+    fn read(&self, target: &mut [u8]) -> io::Result<()> {
+        match self {
+            Self::File { path, offset } => {
+                let mut file = File::open(path)?;
+                file.seek(SeekFrom::Start(*offset))?;
+                file.read_exact(target)
+            }
+            Self::Memory(values) => {
+                for (bytes, value) in target.chunks_exact_mut(4).zip(values.iter()) {
+                    bytes.copy_from_slice(&value.to_le_bytes());
+                }
+                Ok(())
+            }
+        }
+    }
+
     /// Whether all of this many elements are the same, bit by bit.
     fn has_one_value(&self, len: usize) -> io::Result<bool> {
         let (path, offset) = match self {
@@ -208,24 +223,16 @@ impl Place {
 }
 
 /// A tensor with its elements, which may lie in another file.
-fn inlined(tensor: &Tensor, count: usize, path: &Path) -> Result<Tensor, OnnxError> {
-    let mut whole = tensor.clone();
-    if tensor.location == 1 {
-        let place = external(tensor, path).map_err(|why| OnnxError::Format {
-            path: path.to_owned(),
-            why: format!("`{}` {why}", tensor.name),
-        })?;
-        if let Place::File { path, offset } = place {
-            let mut bytes = vec![0; count * element::size(tensor.data_type)];
-            let read = File::open(&path).and_then(|mut file| {
-                file.seek(SeekFrom::Start(offset))?;
-                file.read_exact(&mut bytes)
-            });
-            read.map_err(|source| OnnxError::Io { path: path.to_path_buf(), source })?;
-            whole.raw = Some(bytes.into());
-        }
+fn inlined<'t>(tensor: &'t Tensor, count: usize, path: &Path) -> Result<Cow<'t, Tensor>, OnnxError> {
+    if tensor.location != 1 {
+        return Ok(Cow::Borrowed(tensor));
     }
-    Ok(whole)
+    let format =
+        |why: String| OnnxError::Format { path: path.to_owned(), why: format!("`{}` {why}", tensor.name) };
+    let place = external(tensor, path).map_err(format)?;
+    let mut bytes = vec![0; count * element::size(tensor.data_type)];
+    place.read(&mut bytes).map_err(|source| place.unreadable(source))?;
+    Ok(Cow::Owned(Tensor { raw: Some(bytes.into()), ..tensor.clone() }))
 }
 
 /// Where a tensor lies whose elements are in another file.

@@ -95,13 +95,14 @@ pub fn spread_sum(
     [name, first]: [&str; 2],
     large: Tensor,
     small: &Tensor,
-) -> Result<Value, Refusal> {
+) -> Result<Tensor, Refusal> {
     let (large, channels) = spread_over(import, first, large, &small.dims())?;
     let kind = match channels {
         Channels { batch, channels, spatial: 1 } => OpKind::AddRow { outer: batch, inner: channels },
         channels => OpKind::AddChannel(channels),
     };
-    import.push(name, kind, &[large.id, small.id], large.view)
+    let id = import.pushed(name, kind, &[large.id, small.id])?;
+    Ok(Tensor { id, ..large })
 }
 
 /// Two tensors of equal extents whose memory has one order.
@@ -190,7 +191,7 @@ pub fn sum(import: &mut Import<'_>, node: &Node<'_>) -> Result<Value, Refusal> {
         false => (b, a, [names[1], names[0]]),
     };
     let small = import.dense(second, small)?;
-    spread_sum(import, [&name, first], large, &small)
+    spread_sum(import, [&name, first], large, &small).map(Value::Tensor)
 }
 
 /// `Mul` and `Div`.
@@ -215,13 +216,11 @@ pub fn product(import: &mut Import<'_>, node: &Node<'_>) -> Result<Value, Refusa
         return scale(import, names[0], by);
     }
     for (at, other) in [(0, 1), (1, 0)] {
-        if let Value::Pending(Pending::Mask(mask)) = &values[at] {
-            let x = import.realized(names[other], values[other].clone())?;
-            return dropout::masked(import, &name, x, mask);
-        }
-    }
-    for (at, other) in [(0, 1), (1, 0)] {
         match (&values[at], &values[other]) {
+            (Value::Pending(Pending::Mask(mask)), x) => {
+                let x = import.realized(names[other], x.clone())?;
+                return dropout::masked(import, &name, x, mask);
+            }
             (Value::Pending(Pending::Sigmoid { x }), Value::Tensor(same)) if x == same => {
                 return map(import, &name, x.clone(), Function::Silu).map(Value::Tensor);
             }

@@ -106,17 +106,14 @@ pub fn function(import: &mut Import<'_>, node: &Node<'_>) -> Result<Value, Refus
         },
         "Swish" if node.float("alpha").is_none_or(|alpha| alpha == 1.0) => Function::Silu,
         "Clip" => {
-            let bound = |index: usize, name: &str, none: f64| {
-                let given = import.numbers(node.input(index)).and_then(|value| value.single());
-                given.or_else(|| node.float(name).map(f64::from)).unwrap_or(none)
+            let bound = |index: usize, name: &str, none: f32| match node.input(index) {
+                None => Ok(node.float(name).unwrap_or(none).into()),
+                given => {
+                    let given = import.numbers(given).and_then(|value| value.single());
+                    given.ok_or_else(|| Refusal::from("its bounds are computed by the network"))
+                }
             };
-            if [1, 2]
-                .iter()
-                .any(|&index| node.input(index).is_some() && import.numbers(node.input(index)).is_none())
-            {
-                return Err("its bounds are computed by the network".into());
-            }
-            clamp(bound(1, "min", f64::from(f32::MIN)), bound(2, "max", f64::from(f32::MAX)))?
+            clamp(bound(1, "min", f32::MIN)?, bound(2, "max", f32::MAX)?)?
         }
         "Erf" => {
             return match import.value(from)? {
@@ -143,7 +140,6 @@ pub fn function(import: &mut Import<'_>, node: &Node<'_>) -> Result<Value, Refus
             }
             Function::HardSigmoid
         }
-        "Max" | "Min" => return bounded(import, node),
         "Elu" => match node.float("alpha").unwrap_or(1.0) {
             alpha if alpha > 0.0 && alpha.is_finite() => Function::Elu { alpha },
             alpha => {
@@ -171,7 +167,7 @@ fn clamp(least: f64, most: f64) -> Result<Function, Refusal> {
 }
 
 /// `Max` and `Min` with a known number.
-fn bounded(import: &mut Import<'_>, node: &Node<'_>) -> Result<Value, Refusal> {
+pub fn bounded(import: &mut Import<'_>, node: &Node<'_>) -> Result<Value, Refusal> {
     let [first, second] = [node.required(0)?, node.required(1)?];
     let number = |import: &Import<'_>, name: &str| match operand(import, name)? {
         Value::Constant(constant) => Ok::<_, Refusal>(constant.single()),
@@ -193,7 +189,7 @@ fn bounded(import: &mut Import<'_>, node: &Node<'_>) -> Result<Value, Refusal> {
     map(import, &node.name(), x, function).map(Value::Tensor)
 }
 
-/// `PRelu`: `max(x, 0) − w·max(−x, 0)`, with a weight for every channel or one for all.
+/// `PRelu`: `max(x, 0) + w·min(x, 0)`, with a weight for every channel or one for all.
 pub fn parametric_relu(import: &mut Import<'_>, node: &Node<'_>) -> Result<Value, Refusal> {
     let name = node.name();
     let x = import.tensor(node.required(0)?)?;
@@ -203,12 +199,10 @@ pub fn parametric_relu(import: &mut Import<'_>, node: &Node<'_>) -> Result<Value
     let (x, channels) = spread_over(import, &name, x, &slope.dims)?;
     let slope = import.operand(&slope)?.id;
     let len = x.view.len();
-    let above =
-        import.pushed(&format!("{name}.above"), OpKind::Map { len, function: Function::Relu }, &[x.id])?;
-    let below = import.pushed(&format!("{name}.negative"), OpKind::Scale { len, factor: -1.0 }, &[x.id])?;
+    let negative = Function::Clamp { least: f32::NEG_INFINITY, most: 0.0 };
+    let above = map(import, &format!("{name}.above"), x.clone(), Function::Relu)?;
+    let below = map(import, &format!("{name}.below"), x, negative)?;
     let below =
-        import.pushed(&format!("{name}.below"), OpKind::Map { len, function: Function::Relu }, &[below])?;
-    let below = import.pushed(&format!("{name}.product"), OpKind::MulChannel(channels), &[below, slope])?;
-    let below = import.pushed(&format!("{name}.slope"), OpKind::Scale { len, factor: -1.0 }, &[below])?;
-    import.push(&name, OpKind::Add { len }, &[above, below], x.view)
+        import.pushed(&format!("{name}.product"), OpKind::MulChannel(channels), &[below.id, slope])?;
+    import.push(&name, OpKind::Add { len }, &[above.id, below], above.view)
 }

@@ -25,9 +25,8 @@ pub fn padded(
     let extent = x.dims()[axis];
     let total = extent.checked_add(before).and_then(|total| total.checked_add(behind));
     let total = total.filter(|&total| total <= MOST).ok_or("its padding is too large")?;
-    let x = if x.view.run(&[axis]).is_some() { x } else { import.dense(name, x)? };
-    let run = x.view.run(&[axis]).zip(x.view.narrowed_to(axis, total));
-    let ([outer, _, inner], view) = run.ok_or("its axis is no axis of memory")?;
+    let (x, [outer, _, inner]) = import.in_memory(name, x, axis)?;
+    let view = x.view.narrowed_to(axis, total).ok_or("its axis is no axis of memory")?;
     expect_size(&view)?;
     let kind = OpKind::Pad { outer, total: total * inner, start: before * inner, width: extent * inner };
     Ok(Tensor { id: import.pushed(name, kind, &[x.id])?, view, classes: false })
@@ -143,29 +142,20 @@ pub fn expand(import: &mut Import<'_>, node: &Node<'_>) -> Result<Value, Refusal
     let extent =
         |dims: &[usize], axis: usize| (axis + dims.len()).checked_sub(rank).map_or(1, |axis| dims[axis]);
     let dims: Vec<usize> = (0..rank).map(|axis| extent(&own, axis).max(extent(&wanted, axis))).collect();
-    let first = (0..rank).find(|&axis| extent(&own, axis) > 1).unwrap_or(rank);
     if dims.contains(&0) {
         return Err(format!("it repeats extents {own:?} to {dims:?}").into());
     }
-    if (first..rank).all(|axis| extent(&own, axis) == dims[axis]) {
-        return repeated(import, &name, &x, &dims);
-    }
-    let view = View::dense(&dims);
-    expect_size(&view)?;
-    let zeros = format!("{name}.zeros");
-    let id = import.pushed(&zeros, OpKind::Fill { len: view.len(), value: 0.0 }, &[])?;
-    spread_sum(import, [&name, &zeros], Tensor { id, view, classes: false }, &x)
+    repeated(import, &name, x, &dims).map(Value::Tensor)
 }
 
-/// The elements of a tensor in the order of memory, as often as these extents have them.
-pub fn repeated(import: &mut Import<'_>, name: &str, x: &Tensor, dims: &[usize]) -> Result<Value, Refusal> {
-    let (view, inner) = (View::dense(dims), x.view.len());
+/// A tensor, whose axes lie in the order of memory, repeated along axes that it lacks or has with extent 1: added to zeros.
+pub fn repeated(import: &mut Import<'_>, name: &str, x: Tensor, dims: &[usize]) -> Result<Tensor, Refusal> {
+    let view = View::dense(dims);
     expect_size(&view)?;
-    if view.len() == inner {
-        return Ok(Value::Tensor(Tensor { view, ..x.clone() }));
+    if view.len() == x.view.len() {
+        return Ok(Tensor { view, ..x });
     }
-    let outer = view.len() / inner;
-    let fill = OpKind::Fill { len: view.len(), value: 0.0 };
-    let zeros = import.pushed(&format!("{name}.zeros"), fill, &[])?;
-    import.push(name, OpKind::AddRow { outer, inner }, &[zeros, x.id], view)
+    let zeros = format!("{name}.zeros");
+    let id = import.pushed(&zeros, OpKind::Fill { len: view.len(), value: 0.0 }, &[])?;
+    spread_sum(import, [name, &zeros], Tensor { id, view, classes: false }, &x)
 }

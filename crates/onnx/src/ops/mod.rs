@@ -36,7 +36,8 @@ pub fn add(import: &mut Import<'_>, node: &Node<'_>) -> Result<Vec<Value>, Refus
         "RandomUniformLike" => dropout::random(import, node)?,
         "Less" => dropout::mask(import, node)?,
         "Relu" | "Tanh" | "Gelu" | "Swish" | "Erf" | "Sigmoid" | "Clip" | "Neg" | "HardSigmoid"
-        | "HardSwish" | "LeakyRelu" | "Elu" | "Max" | "Min" => functions::function(import, node)?,
+        | "HardSwish" | "LeakyRelu" | "Elu" => functions::function(import, node)?,
+        "Max" | "Min" => functions::bounded(import, node)?,
         "PRelu" => functions::parametric_relu(import, node)?,
         "Add" | "Sub" => elementwise::sum(import, node)?,
         "Mul" | "Div" => elementwise::product(import, node)?,

@@ -39,9 +39,8 @@ fn part(import: &mut Import<'_>, name: &str, x: Tensor, part: AxisPart) -> Resul
             }
         };
     }
-    let x = if x.view.run(&[axis]).is_some() { x } else { import.dense(name, x)? };
-    let run = x.view.run(&[axis]).zip(x.view.narrowed(axis, count));
-    let ([outer, _, inner], view) = run.ok_or("its axis is no axis of memory")?;
+    let (x, [outer, _, inner]) = import.in_memory(name, x, axis)?;
+    let view = x.view.narrowed(axis, count).ok_or("its axis is no axis of memory")?;
     let kind = OpKind::Slice { outer, total: extent * inner, start: start * inner, width: count * inner };
     Ok(Tensor { id: import.pushed(name, kind, &[x.id])?, view, classes: false })
 }
@@ -59,15 +58,12 @@ fn every(
     let x = padded(import, &format!("{name}.pad"), x, axis, [0, missing])?;
     let mut dims = x.dims();
     dims.splice(axis..=axis, [dims[axis] / step, step]);
-    let x = match x.view.reshaped(&dims) {
-        Some(view) => Tensor { view, ..x },
-        None => Tensor { view: View::dense(&dims), ..import.dense(name, x)? },
-    };
+    let x = import.reshaped(name, x, &dims)?;
     let column = AxisPart { axis: axis + 1, start: start % step, count: 1, step: 1 };
     let x = part(import, &format!("{name}.column"), x, column)?;
     let mut dims = x.dims();
     dims.remove(axis + 1);
-    let x = Tensor { view: x.view.reshaped(&dims).ok_or("its result has no such view")?, ..x };
+    let x = import.reshaped(name, x, &dims)?;
     part(import, name, x, AxisPart { axis, start: start / step, count, step: 1 })
 }
 
@@ -104,7 +100,7 @@ pub fn gather(import: &mut Import<'_>, node: &Node<'_>) -> Result<Value, Refusal
         .first()
         .and_then(|&start| usize::try_from(start).ok())
         .filter(|&start| start + count <= extent);
-    let mut left = x.dims();
+    let mut left = dims;
     left.splice(axis..=axis, indices.dims.iter().copied());
     let (Some(start), true) = (start, repeats && (count == wanted.len() || axis == 0)) else {
         // A negative index that is still one is past the end, and refused there.
@@ -112,24 +108,18 @@ pub fn gather(import: &mut Import<'_>, node: &Node<'_>) -> Result<Value, Refusal
             wanted.iter().map(|&at| usize::try_from(at).unwrap_or(usize::MAX)).collect();
         let (name, matrix_name) = (node.name(), format!("{}.indices", node.name()));
         let y = matrix::select(import, &name, x, axis, &matrix_name, &indices)?;
-        return match y.view.reshaped(&left) {
-            Some(view) => Ok(Value::Tensor(Tensor { view, ..y })),
-            None => {
-                let y = import.dense(&name, y)?;
-                Ok(Value::Tensor(Tensor { view: View::dense(&left), ..y }))
-            }
-        };
+        return import.reshaped(&name, y, &left).map(Value::Tensor);
     };
-    let y = match split_before(import, from, &x, axis)? {
+    let mut y = match split_before(import, from, &x, axis)? {
         Some(parts) if count == 1 => parts[start].clone(),
         _ => part(import, &node.name(), x, AxisPart { axis, start, count, step: 1 })?,
     };
     if count < wanted.len() {
-        let y = import.dense(&node.name(), y)?;
-        return repeated(import, &format!("{}.repeated", node.name()), &y, &left);
+        y = import.dense(&node.name(), y)?;
+        let dims = [&[wanted.len() / count], y.dims().as_slice()].concat();
+        y = repeated(import, &format!("{}.repeated", node.name()), y, &dims)?;
     }
-    let view = y.view.reshaped(&left).ok_or("its result has no such view")?;
-    Ok(Value::Tensor(Tensor { view, ..y }))
+    import.reshaped(&node.name(), y, &left).map(Value::Tensor)
 }
 
 /// All elements of an axis one by one, if several nodes take them, as of queries, keys and values: one op instead of many.
@@ -160,8 +150,7 @@ fn divide(
     axis: usize,
     extents: &[usize],
 ) -> Result<Vec<Tensor>, Refusal> {
-    let x = if x.view.run(&[axis]).is_some() { x } else { import.dense(name, x)? };
-    let [outer, _, inner] = x.view.run(&[axis]).ok_or("its axis is no axis of memory")?;
+    let (x, [outer, _, inner]) = import.in_memory(name, x, axis)?;
     let widths = extents.iter().map(|&extent| extent * inner).collect();
     let made = import.b.push(name, OpKind::Split { outer, widths }, &[x.id])?;
     let view = |extent: usize| x.view.narrowed(axis, extent).ok_or("its axis is no axis of memory");

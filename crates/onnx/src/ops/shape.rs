@@ -5,7 +5,6 @@ use crate::error::Refusal;
 use crate::import::Import;
 use crate::node::Node;
 use crate::value::{Stored, Tensor, Value};
-use crate::view::View;
 
 /// The extents of a tensor are known when the network is built.
 pub fn shape(import: &mut Import<'_>, node: &Node<'_>) -> Result<Value, Refusal> {
@@ -47,11 +46,7 @@ pub fn reshape(import: &mut Import<'_>, node: &Node<'_>) -> Result<Value, Refusa
     }
     let tensor = import.tensor(name)?;
     let dims = node.reshape(&tensor.dims(), given.as_ref())?;
-    if let Some(view) = tensor.view.reshaped(&dims) {
-        return Ok(Value::Tensor(Tensor { view, ..tensor }));
-    }
-    let tensor = import.dense(&node.name(), tensor)?;
-    Ok(Value::Tensor(Tensor { view: View::dense(&dims), ..tensor }))
+    import.reshaped(&node.name(), tensor, &dims).map(Value::Tensor)
 }
 
 /// `DepthToSpace` and `SpaceToDepth`: blocks of pixels as channels, and back. Nothing moves until an op needs it.
@@ -88,10 +83,7 @@ pub fn blocks(import: &mut Import<'_>, node: &Node<'_>) -> Result<Value, Refusal
     if apart.iter().try_fold(1usize, |n, &extent| n.checked_mul(extent)) != Some(x.view.len()) {
         return Err(format!("blocks of {block} × {block} do not divide extents {:?}", x.dims()).into());
     }
-    let x = match x.view.reshaped(&apart) {
-        Some(view) => Tensor { view, ..x },
-        None => Tensor { view: View::dense(&apart), ..import.dense(&node.name(), x)? },
-    };
+    let x = import.reshaped(&node.name(), x, &apart)?;
     let view = x.view.permuted(&order).reshaped(&joined).ok_or("its result has no such view")?;
     Ok(Value::Tensor(Tensor { view, ..x }))
 }
