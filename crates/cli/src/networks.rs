@@ -93,6 +93,24 @@ pub fn batch(args: &NetworkArgs, source: &Source) -> BatchSpec {
     args.batch.unwrap_or_else(|| BatchSpec::Samples(fixed().unwrap_or(BATCH)))
 }
 
+/// Refuses a batch for a trace, which has its own.
+pub fn expect_own_batch(path: &Path, batch: Option<BatchSpec>) -> Result<()> {
+    match batch {
+        Some(BatchSpec::Largest) => bail!(
+            "{} is one iteration with the batch that was traced or recorded, and shapes and durations of other batches do not follow from it; \
+             --batch max is for networks that can be built, like --model resnet152",
+            path.display()
+        ),
+        Some(BatchSpec::Samples(_)) => {
+            bail!(
+                "{} has its own batch; --batch is for networks that can be built, like --model resnet152",
+                path.display()
+            )
+        }
+        None => Ok(()),
+    }
+}
+
 /// The network that the user named, in the zoo or in a file.
 pub fn source(args: &NetworkArgs) -> Result<Source> {
     let source = Source::open(&args.model)?.precision(args.precision).convolutions(args.convolutions);

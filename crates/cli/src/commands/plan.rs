@@ -52,7 +52,7 @@ pub fn run(args: &PlanArgs) -> Result<Answer> {
     let mut planning_started = started;
     let (task, machine_is_named, largest) = match &args.trace {
         Some(path) => {
-            expect_own_batch(path, args)?;
+            networks::expect_own_batch(path, args.network.batch)?;
             let file = trace_file(path, args.inputs)?;
             let machine_is_named = args.machine.machine.is_some() || file.machine.is_some();
             (Task { freedom, ..task(path, file, &args.machine)? }, machine_is_named, None)
@@ -161,21 +161,6 @@ struct WithBatch<'a> {
     plan: Explained<'a, PlanReport>,
     #[serde(flatten)]
     largest: Option<LargestBatch>,
-}
-
-/// Refuses a batch for a trace, which has its own.
-fn expect_own_batch(path: &Path, args: &PlanArgs) -> Result<()> {
-    match args.network.batch {
-        Some(BatchSpec::Largest) => anyhow::bail!(
-            "{} is one iteration with the batch that was traced or recorded, and shapes and durations of other batches do not follow from it; \
-             --batch max is for networks that can be built, like --model resnet152",
-            path.display()
-        ),
-        Some(BatchSpec::Samples(_)) => {
-            anyhow::bail!("{} is a trace and has its own batch; --batch is for --model", path.display())
-        }
-        None => Ok(()),
-    }
 }
 
 /// A network that was traced.

@@ -91,11 +91,8 @@ fn of_file(args: &TraceArgs) -> Result<TraceArgs> {
     if let Some(path) = args.import.take_if(is_network) {
         args.network.model = path.to_string_lossy().into_owned();
     }
-    if let (Some(path), Some(_)) = (&args.import, args.network.batch) {
-        bail!(
-            "{} has its own batch; --batch is for --model, and for an import of an ONNX file",
-            path.display()
-        );
+    if let Some(path) = &args.import {
+        networks::expect_own_batch(path, args.network.batch)?;
     }
     Ok(args)
 }
