@@ -326,6 +326,45 @@ fn attention_with_separate_operands() {
 }
 
 #[test]
+fn attention_in_parts() {
+    for (name, transposed) in [
+        ("rows by columns", [false, false]),
+        ("columns by columns", [true, false]),
+        ("rows by rows", [false, true]),
+        ("columns by rows", [true, true]),
+    ] {
+        check(&classifier(name, move |b, x| {
+            // Four matrices of eight rows for each of three images.
+            let matrix = |flipped: bool| if flipped { [3, 4, 5, 8] } else { [3, 4, 8, 5] };
+            let mut project = |name: &str, dims: [usize; 4]| {
+                let weights =
+                    b.linear_weights(name, [x.shape.len() / 3, 160], true, WeightInit::FanInUniform);
+                let y = b.linear(name, x.rows(), weights)?;
+                Ok(Var { shape: dims.into(), ..y })
+            };
+            let q = project("q", matrix(transposed[0]))?;
+            let k = project("k", matrix(!transposed[1]))?;
+            let scores = b.batched_product("scores", [q, k], transposed)?;
+            let p = b.softmax("softmax", scores)?;
+            let p = b.dropout("drop", p, 0.3)?;
+            let v = b.map("v", k, Function::Tanh)?;
+            b.batched_product("values", [p, v], [transposed[0], !transposed[1]])
+        }));
+    }
+}
+
+#[test]
+fn functions_of_positive_numbers() {
+    for function in [Function::Exp, Function::Log, Function::Reciprocal, Function::Softplus, Function::Sqrt] {
+        check(&classifier("positive", move |b, x| {
+            let x = b.map("abs", x, Function::Abs)?;
+            let x = b.map("exp", x, Function::Exp)?;
+            b.map("function", x, function)
+        }));
+    }
+}
+
+#[test]
 fn squared_errors() {
     let build = || {
         let mut b = Builder::new("regression", Mode::Training);

@@ -7,7 +7,7 @@ use elbowroom_engine::kernels::owned::{Memory, run_owned};
 use elbowroom_engine::kernels::{Bf16, Context, algorithms, workspace};
 use elbowroom_graph::op::{
     Adam, Algorithm, Channels, Classification, Conv, Diffusion, Function, GroupedConv, Groups, Heads, Lookup,
-    Mask, Places, Pool, Product, Queries, Response, Rotation, Sgd, Window,
+    Mask, Places, Pool, Product, Products, Queries, Response, Rotation, Sgd, Window,
 };
 use elbowroom_graph::signature::Size;
 use elbowroom_graph::{DType, Mixed, OpKind};
@@ -54,6 +54,11 @@ fn operands(kind: &OpKind) -> Vec<Vec<f64>> {
                     if matches!(function, Function::Relu6 | Function::HardSigmoid | Function::HardSwish) =>
                 {
                     9.0 * x
+                }
+                (OpKind::Map { function, .. }, _, _) | (OpKind::MapGrad { function, .. }, _, 1)
+                    if matches!(function, Function::Log | Function::Reciprocal | Function::Sqrt) =>
+                {
+                    2.0 * x.abs() + 0.1
                 }
                 (OpKind::ResponseNormGrad(_), _, 2) => x.abs() + 1.0,
                 (OpKind::ClipFactor { .. }, _, 0) => x.abs(),
@@ -387,6 +392,12 @@ fn elementwise_operations() {
             Function::Clamp { least: -1.5, most: 0.5 },
             Function::Clamp { least: 0.25, most: f32::MAX },
             Function::Elu { alpha: 1.5 },
+            Function::Abs,
+            Function::Exp,
+            Function::Log,
+            Function::Reciprocal,
+            Function::Softplus,
+            Function::Sqrt,
         ] {
             check(&OpKind::Map { len, function });
             check(&OpKind::MapGrad { len, function });
@@ -626,6 +637,19 @@ fn attention_with_separate_operands() {
 }
 
 #[test]
+fn products_of_a_batch_and_softmax() {
+    for (batch, [rows, columns], depth) in
+        [(1, [1, 1], 1), (1, [70, 300], 40), (3, [13, 33], 257), (40, [49, 49], 32), (17, [5, 64], 7)]
+    {
+        for transposed in [[false, false], [true, false], [false, true], [true, true]] {
+            check(&OpKind::BatchedProduct(Products { batch, rows, columns, depth, transposed }));
+        }
+        check(&OpKind::Softmax { rows: batch * rows, width: columns });
+        check(&OpKind::SoftmaxGrad { rows: batch * rows, width: columns });
+    }
+}
+
+#[test]
 fn separate_operands_have_the_bits_of_joined_ones() {
     let (batch, tokens, count, width) = (2, 70, 3, 16);
     let heads = Heads { batch, tokens, heads: count, width, causal: true };
@@ -678,6 +702,7 @@ fn bf16_operands_larger_than_a_part() {
         dilation: [1, 1],
     };
     let product = Product { rows: 2500, inputs: 100, outputs: 150 };
+    let products = Products { batch: 50, rows: 70, columns: 65, depth: 48, transposed: [false, false] };
     let heads = Heads { batch: 5, tokens: 130, heads: 4, width: 32, causal: true };
     let loss = Classification { rows: 900, classes: 500, places: Places::ALL, scale: 0.5 };
     let (outer, widths) = (1700, vec![100, 7, 120]);
@@ -724,6 +749,10 @@ fn bf16_operands_larger_than_a_part() {
         OpKind::LinearGradInput(product),
         OpKind::LinearGradWeight { product, accumulate: false },
         OpKind::LinearGradWeight { product, accumulate: true },
+        OpKind::BatchedProduct(Products { transposed: [false, true], ..products }),
+        OpKind::BatchedProduct(Products { transposed: [true, false], ..products }),
+        OpKind::Softmax { rows: 3000, width: 140 },
+        OpKind::SoftmaxGrad { rows: 3000, width: 140 },
         OpKind::LstmCell { batch: 900, hidden: 50 },
         OpKind::LstmCellGrad { batch: 900, hidden: 50, carry: true },
         OpKind::Attention(heads),

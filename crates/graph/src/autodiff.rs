@@ -323,6 +323,18 @@ impl<'a> Backward<'a> {
                 }
                 self.emit(&node, "grad-input", OpKind::LinearGradInput(product), &[dy, x[1]], &x[..1])
             }
+            OpKind::BatchedProduct(products) => {
+                for (of, suffix) in ["grad0", "grad1"].into_iter().enumerate() {
+                    let (gradient, begins_with_dy) = products.gradient(of == 1);
+                    let other = x[1 - of];
+                    let factors = if begins_with_dy { [dy, other] } else { [other, dy] };
+                    self.emit(&node, suffix, OpKind::BatchedProduct(gradient), &factors, &x[of..=of])?;
+                }
+                Ok(())
+            }
+            OpKind::Softmax { rows, width } => {
+                self.emit(&node, "grad", OpKind::SoftmaxGrad { rows, width }, &[dy, y[0]], x)
+            }
             OpKind::Embedding(lookup) => {
                 let kind = |accumulate| OpKind::EmbeddingGrad { lookup, accumulate };
                 self.emit_accumulating(&node, "grad", kind, &[x[0], dy], x[1])

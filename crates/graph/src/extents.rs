@@ -204,6 +204,22 @@ pub struct Product {
     pub outputs: usize,
 }
 
+/// Extents of one product for each member of a batch: `a [batch, rows, depth]`, `b [batch, depth, columns]`, `y [batch, rows, columns]`, where
+/// the two last extents of `a`, of `b` or of both may be exchanged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Products {
+    /// Number of products.
+    pub batch: usize,
+    /// Rows of a product.
+    pub rows: usize,
+    /// Columns of a product.
+    pub columns: usize,
+    /// Terms of each sum.
+    pub depth: usize,
+    /// Whether `a` is stored as `[batch, depth, rows]`, and `b` as `[batch, columns, depth]`.
+    pub transposed: [bool; 2],
+}
+
 /// Extents of an embedding: `ids i32 [any]`, of which row `r` reads the one at `offset + r·stride`; `table [vocabulary, width]`, whose first
 /// row has the id `first`; `y [rows, width]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -323,6 +339,49 @@ impl Pool {
     /// `[planes, height, width]`
     pub fn y(&self) -> Shape {
         [self.planes, self.out_size[0], self.out_size[1]].into()
+    }
+}
+
+impl Products {
+    /// Shape of the first factor.
+    pub fn a(&self) -> Shape {
+        match self.transposed[0] {
+            false => [self.batch, self.rows, self.depth].into(),
+            true => [self.batch, self.depth, self.rows].into(),
+        }
+    }
+
+    /// Shape of the second factor.
+    pub fn b(&self) -> Shape {
+        match self.transposed[1] {
+            false => [self.batch, self.depth, self.columns].into(),
+            true => [self.batch, self.columns, self.depth].into(),
+        }
+    }
+
+    /// Shape of the results.
+    pub fn y(&self) -> Shape {
+        [self.batch, self.rows, self.columns].into()
+    }
+
+    /// The products that make the gradient of the first factor (`false`) or of the second (`true`), and whether their first factor is the gradient
+    /// of `y`; the other one is the other factor of these products. From `da = dy·bᵀ` and `db = aᵀ·dy`, each transposed where the factor is.
+    pub const fn gradient(&self, of_second: bool) -> (Self, bool) {
+        let Self { batch, rows, columns, depth, transposed: [a, b] } = *self;
+        match (of_second, a, b) {
+            (false, false, _) => {
+                (Self { batch, rows, columns: depth, depth: columns, transposed: [false, !b] }, true)
+            }
+            (false, true, _) => {
+                (Self { batch, rows: depth, columns: rows, depth: columns, transposed: [b, true] }, false)
+            }
+            (true, _, false) => {
+                (Self { batch, rows: depth, columns, depth: rows, transposed: [!a, false] }, false)
+            }
+            (true, _, true) => {
+                (Self { batch, rows: columns, columns: depth, depth: rows, transposed: [true, a] }, true)
+            }
+        }
     }
 }
 

@@ -50,7 +50,9 @@ impl OpKind {
             Self::BatchNormInference { .. } => const { &[over(0, 0)] },
             // The statistics of a channel (a row) are complete before the first element of that channel (row) is written.
             Self::BatchNorm { .. } | Self::LayerNorm { .. } => const { &[over(0, 0)] },
-            Self::GroupNorm { .. } | Self::RmsNorm { .. } => const { &[over(0, 0)] },
+            Self::GroupNorm { .. } | Self::RmsNorm { .. } | Self::Softmax { .. } => const { &[over(0, 0)] },
+            // The sum of a row is complete before its first dx; dx then needs dy and y at its own position only.
+            Self::SoftmaxGrad { .. } => const { &[over(0, 0), over(1, 0)] },
             // Both sums of a channel are complete before its first dx; dx then needs dy and x at its own position only.
             Self::BatchNormGrad { .. } => const { &[over(0, 0), over(1, 0)] },
             // The kernel reads all operands of one (row, column), then writes all results of it: gates over a or b, c′ over c.
@@ -86,6 +88,8 @@ mod tests {
             OpKind::SquaredErrorGrad { len: 7, factor: 0.5 },
             OpKind::GroupNorm { groups: Groups { channels, groups: 3 }, epsilon: 1e-5 },
             OpKind::RmsNorm { rows: 3, width: 4, epsilon: 1e-5 },
+            OpKind::Softmax { rows: 3, width: 4 },
+            OpKind::SoftmaxGrad { rows: 3, width: 4 },
             OpKind::Rotary(Rotation { batch: 2, tokens: 3, heads: 2, width: 4, base: 1e4, back: false }),
             OpKind::Diffuse(Diffusion { batch: 2, size: 3, steps: 10 }),
             OpKind::ScaleBy { len: 7 },

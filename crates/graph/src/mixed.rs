@@ -58,6 +58,7 @@ impl Mixed {
                 | OpKind::Linear { .. }
                 | OpKind::LinearGradInput(_)
                 | OpKind::LinearGradWeight { .. }
+                | OpKind::BatchedProduct(_)
         )
     }
 

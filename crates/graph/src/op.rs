@@ -14,7 +14,8 @@
 use elbowroom_ir::trace::Again;
 
 pub use crate::extents::{
-    Algorithm, Channels, Classification, Conv, Heads, Lookup, Places, Pool, Product, Response, Window,
+    Algorithm, Channels, Classification, Conv, Heads, Lookup, Places, Pool, Product, Products, Response,
+    Window,
 };
 pub use crate::groups::{Diffusion, GroupedConv, Groups, Queries, Rotation};
 pub use crate::mixed::Mixed;
@@ -289,6 +290,24 @@ pub enum OpKind {
         product: Product,
         /// Whether the product is added to an earlier gradient of the same weight.
         accumulate: bool,
+    },
+
+    /// `(a, b) → (y [batch, rows, columns])`: `y[n] = a[n]·b[n]`, one matrix product for each member of a batch; of both factors either may be
+    /// transposed. The gradients to both are [the same op](Products::gradient).
+    BatchedProduct(Products),
+    /// `(x [rows, width]) → (y)`: `y[r, i] = e^{x[r, i]} / Σ_j e^{x[r, j]}`.
+    Softmax {
+        /// Number of rows.
+        rows: usize,
+        /// Columns.
+        width: usize,
+    },
+    /// `(dy [rows, width], y) → (dx)`: `dx[r, i] = y[r, i]·(dy[r, i] − Σ_j dy[r, j]·y[r, j])`.
+    SoftmaxGrad {
+        /// Number of rows.
+        rows: usize,
+        /// Columns.
+        width: usize,
     },
 
     /// `(ids i32, table) → (y)`: `y[r, :] = table[ids[places(r)] − first, :]`; zeros for an id outside `first..first + vocabulary`.

@@ -40,12 +40,33 @@ pub enum Function {
         /// The derivative where x is negative, which is not negative itself.
         slope: f32,
     },
+    /// `|x|`; derivative from `x`: its sign, 0 at 0.
+    Abs,
+    /// `eˣ`; derivative from `y`: `y`.
+    Exp,
+    /// `ln x`; derivative from `x`: `1 / x`.
+    Log,
+    /// `1 / x`; derivative from `y`: `−y²`.
+    Reciprocal,
+    /// `ln(1 + eˣ)`; derivative from `x`: `1 / (1 + e^−x)`.
+    Softplus,
+    /// `√x`; derivative from `y`: `½ / y`.
+    Sqrt,
 }
 
 impl Function {
     /// Whether the derivative is computed from `y`; otherwise it is computed from `x`.
     pub const fn grad_from_output(self) -> bool {
-        !matches!(self, Self::Gelu | Self::GeluExact | Self::HardSwish | Self::Silu)
+        !matches!(
+            self,
+            Self::Abs
+                | Self::Gelu
+                | Self::GeluExact
+                | Self::HardSwish
+                | Self::Log
+                | Self::Silu
+                | Self::Softplus
+        )
     }
 }
 

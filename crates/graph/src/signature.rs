@@ -155,6 +155,10 @@ impl OpKind {
                 floats(&operands[..2 + usize::from(accumulate)], &[p.w().dims()])
             }
 
+            Self::BatchedProduct(p) => floats(&[p.a().len(), p.b().len()], &[p.y().dims()]),
+            Self::Softmax { rows, width } => floats(&[rows * width], &[&[rows, width]]),
+            Self::SoftmaxGrad { rows, width } => floats(&[rows * width; 2], &[&[rows, width]]),
+
             Self::Embedding(lookup) => Signature {
                 inputs: vec![
                     (Size::AtLeast(lookup.span()), I32),

@@ -96,13 +96,19 @@ impl OpKind {
                     Function::Relu
                     | Function::Relu6
                     | Function::LeakyRelu { .. }
-                    | Function::Clamp { .. } => 1,
+                    | Function::Clamp { .. }
+                    | Function::Abs => 1,
+                    Function::Reciprocal => 2,
                     Function::HardSigmoid | Function::HardSwish => 4,
                     Function::Elu { .. }
                     | Function::Gelu
                     | Function::GeluExact
                     | Function::Sigmoid
                     | Function::Silu
+                    | Function::Exp
+                    | Function::Log
+                    | Function::Softplus
+                    | Function::Sqrt
                     | Function::Tanh => TRANSCENDENTAL,
                 },
             ),
@@ -129,6 +135,9 @@ impl OpKind {
             | Self::LinearGradWeight { product, .. } => {
                 elements(product.rows * product.inputs, 2 * product.outputs as u64)
             }
+            Self::BatchedProduct(products) => elements(products.y().len(), 2 * products.depth as u64),
+            Self::Softmax { rows, width } => elements(rows * width, TRANSCENDENTAL + 2),
+            Self::SoftmaxGrad { rows, width } => elements(rows * width, 4),
             Self::EmbeddingGrad { lookup, .. } => elements(lookup.rows * lookup.width, 1),
             Self::LstmCell { batch, hidden } => elements(batch * hidden, 5 * TRANSCENDENTAL + 8),
             Self::LstmCellGrad { batch, hidden, .. } => elements(batch * hidden, TRANSCENDENTAL + 24),

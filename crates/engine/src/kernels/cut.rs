@@ -75,6 +75,8 @@ pub fn part(kind: &OpKind, units: usize, adds: bool) -> OpKind {
         | OpKind::LayerNormGrad { rows, .. }
         | OpKind::RmsNorm { rows, .. }
         | OpKind::RmsNormGrad { rows, .. }
+        | OpKind::Softmax { rows, .. }
+        | OpKind::SoftmaxGrad { rows, .. }
         | OpKind::Sinusoid { rows, .. } => *rows = units,
         OpKind::GroupNorm { groups, .. } | OpKind::GroupNormGrad(groups) => groups.channels.batch = units,
         OpKind::ResponseNorm(response) | OpKind::ResponseNormGrad(response) => {
@@ -100,6 +102,7 @@ pub fn part(kind: &OpKind, units: usize, adds: bool) -> OpKind {
             product.rows = units;
             *accumulate |= adds;
         }
+        OpKind::BatchedProduct(products) => products.batch = units,
         OpKind::LstmCell { batch, .. }
         | OpKind::LstmCellGrad { batch, .. }
         | OpKind::Transpose { batch, .. } => *batch = units,
@@ -234,6 +237,12 @@ impl Cut {
             OpKind::LinearGradWeight { product: p, .. } => {
                 Self::new(p.rows, &[slab(p.inputs), slab(p.outputs), Whole], &[Whole])
             }
+            OpKind::BatchedProduct(p) => {
+                let [a, b, y] = [p.rows * p.depth, p.depth * p.columns, p.rows * p.columns].map(slab);
+                Self::new(p.batch, &[a, b], &[y])
+            }
+            OpKind::Softmax { rows, width } => Self::new(rows, &[slab(width)], &[slab(width)]),
+            OpKind::SoftmaxGrad { rows, width } => Self::new(rows, &[slab(width); 2], &[slab(width)]),
             OpKind::LstmCell { batch, hidden } => {
                 let (gates, state) = (slab(4 * hidden), slab(hidden));
                 Self::new(batch, &[gates, gates, state], &[state, state, gates])

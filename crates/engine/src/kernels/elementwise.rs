@@ -247,7 +247,7 @@ unsafe fn with_channel(
 
 /// Calls a loop with the function of a kind.
 macro_rules! by_function {
-    ($function:expr, $call:ident($($operand:expr),+), |$($x:ident),+| [$relu:ident, $gelu:ident, $tanh:ident, $sigmoid:ident, $relu6:ident, $silu:ident, $gelu_exact:ident, $hard_sigmoid:ident, $hard_swish:ident, $leaky_relu:ident, $clamp:ident, $elu:ident]) => {
+    ($function:expr, $call:ident($($operand:expr),+), |$($x:ident),+| [$relu:ident, $gelu:ident, $tanh:ident, $sigmoid:ident, $relu6:ident, $silu:ident, $gelu_exact:ident, $hard_sigmoid:ident, $hard_swish:ident, $leaky_relu:ident, $clamp:ident, $elu:ident, $abs:ident, $exp:ident, $log:ident, $reciprocal:ident, $softplus:ident, $sqrt:ident]) => {
         match $function {
             Function::Relu => $call($($operand),+, #[inline(always)] |$($x),+| math::$relu($($x),+)),
             Function::Gelu => $call($($operand),+, #[inline(always)] |$($x),+| math::$gelu($($x),+)),
@@ -261,6 +261,12 @@ macro_rules! by_function {
             Function::LeakyRelu { slope } => $call($($operand),+, #[inline(always)] |$($x),+| math::$leaky_relu($($x),+, slope)),
             Function::Clamp { least, most } => $call($($operand),+, #[inline(always)] |$($x),+| math::$clamp($($x),+, least, most)),
             Function::Elu { alpha } => $call($($operand),+, #[inline(always)] |$($x),+| math::$elu($($x),+, alpha)),
+            Function::Abs => $call($($operand),+, #[inline(always)] |$($x),+| math::$abs($($x),+)),
+            Function::Exp => $call($($operand),+, #[inline(always)] |$($x),+| math::$exp($($x),+)),
+            Function::Log => $call($($operand),+, #[inline(always)] |$($x),+| math::$log($($x),+)),
+            Function::Reciprocal => $call($($operand),+, #[inline(always)] |$($x),+| math::$reciprocal($($x),+)),
+            Function::Softplus => $call($($operand),+, #[inline(always)] |$($x),+| math::$softplus($($x),+)),
+            Function::Sqrt => $call($($operand),+, #[inline(always)] |$($x),+| math::$sqrt($($x),+)),
         }
     };
 }
@@ -283,7 +289,13 @@ pub unsafe fn map(o: &Operands<'_>, pool: &ThreadPool, len: usize, function: Fun
             hard_swish,
             leaky_relu,
             clamp,
-            elu
+            elu,
+            abs,
+            exp,
+            log,
+            reciprocal,
+            softplus,
+            sqrt
         ]);
     }
 }
@@ -306,7 +318,13 @@ pub unsafe fn map_grad(o: &Operands<'_>, pool: &ThreadPool, len: usize, function
             hard_swish_grad,
             leaky_relu_grad,
             clamp_grad,
-            elu_grad
+            elu_grad,
+            abs_grad,
+            exp_grad,
+            log_grad,
+            reciprocal_grad,
+            softplus_grad,
+            sqrt_grad
         ]);
     }
 }

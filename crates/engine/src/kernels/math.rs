@@ -35,6 +35,102 @@ pub fn exp(x: f32) -> f32 {
     if x.is_nan() { x } else { y }
 }
 
+/// `2·artanh z`, which is `ln((1 + z) / (1 − z))`, for `|z| ≤ 1/3`: its Taylor polynomial of degree 13.
+#[inline(always)]
+fn log_of_ratio(z: f32) -> f32 {
+    let s = z * z;
+    let mut p = 1.0 / 13.0;
+    p = p * s + 1.0 / 11.0;
+    p = p * s + 1.0 / 9.0;
+    p = p * s + 1.0 / 7.0;
+    p = p * s + 1.0 / 5.0;
+    p = p * s + 1.0 / 3.0;
+    2.0 * (z + z * s * p)
+}
+
+/// `ln x` with a relative error below 3·10⁻⁷: `x = m·2ⁿ` with `m` from √½ to √2. Below zero it is no number.
+#[inline(always)]
+pub fn log(x: f32) -> f32 {
+    const LN2_HIGH: f32 = 0.693_359_4;
+    const LN2_LOW: f32 = -2.121_944_4e-4;
+    const TWO_TO_25: f32 = 33_554_432.0;
+    // The exponent of a subnormal number is not in its bits.
+    let subnormal = x < f32::MIN_POSITIVE;
+    let scaled = if subnormal { x * TWO_TO_25 } else { x };
+    let shift = if subnormal { 25 } else { 0 };
+    // Bits count from those of √½, so that a quotient by 2²³ is n and a rest is m.
+    let bits = (scaled.to_bits() as i32).wrapping_sub(std::f32::consts::FRAC_1_SQRT_2.to_bits() as i32);
+    let n = bits >> 23;
+    let m = f32::from_bits(scaled.to_bits().wrapping_sub((n << 23) as u32));
+    let n = (n - shift) as f32;
+    let y = n * LN2_HIGH + (n * LN2_LOW + log_of_ratio((m - 1.0) / (m + 1.0)));
+    let y = if x < f32::INFINITY { y } else { x };
+    let y = if x == 0.0 { f32::NEG_INFINITY } else { y };
+    if x < 0.0 { f32::NAN } else { y }
+}
+
+/// `dy` times the derivative of [`log`] at `x`.
+#[inline(always)]
+pub fn log_grad(dy: f32, x: f32) -> f32 {
+    dy / x
+}
+
+/// `|x|`
+#[inline(always)]
+pub fn abs(x: f32) -> f32 {
+    x.abs()
+}
+
+/// `dy` times the derivative of [`abs`] at `x`, which is 0 at 0.
+#[inline(always)]
+pub fn abs_grad(dy: f32, x: f32) -> f32 {
+    let other = if x < 0.0 { -dy } else { 0.0 };
+    if x > 0.0 { dy } else { other }
+}
+
+/// `dy` times the derivative of [`exp`] where it gave `y`.
+#[inline(always)]
+pub fn exp_grad(dy: f32, y: f32) -> f32 {
+    dy * y
+}
+
+/// `1 / x`
+#[inline(always)]
+pub fn reciprocal(x: f32) -> f32 {
+    1.0 / x
+}
+
+/// `dy` times the derivative of [`reciprocal`] where it gave `y`.
+#[inline(always)]
+pub fn reciprocal_grad(dy: f32, y: f32) -> f32 {
+    -dy * (y * y)
+}
+
+/// `√x`
+#[inline(always)]
+pub fn sqrt(x: f32) -> f32 {
+    x.sqrt()
+}
+
+/// `dy` times the derivative of [`sqrt`] where it gave `y`.
+#[inline(always)]
+pub fn sqrt_grad(dy: f32, y: f32) -> f32 {
+    0.5 * dy / y
+}
+
+/// `ln(1 + eˣ)`, which is `max(x, 0) + ln(1 + e)` with `e = e^−|x|`, and that logarithm `ln((1 + z) / (1 − z))` with `z = e / (2 + e)`.
+#[inline(always)]
+pub fn softplus(x: f32) -> f32 {
+    let e = exp(-x.abs());
+    relu(x) + log_of_ratio(e / (2.0 + e))
+}
+
+/// `dy` times the derivative of [`softplus`] at `x`.
+#[inline(always)]
+pub fn softplus_grad(dy: f32, x: f32) -> f32 {
+    dy * sigmoid(x)
+}
+
 /// `1 / (1 + e^−x)`.
 #[inline(always)]
 pub fn sigmoid(x: f32) -> f32 {
@@ -242,6 +338,10 @@ mod tests {
         assert!(error(-86_000..88_000, exp, f64::exp) < 3e-7);
         assert!(error(-20_000..20_000, tanh, f64::tanh) < 6e-7);
         assert!(error(-50_000..50_000, sigmoid, |x| 1.0 / (1.0 + (-x).exp())) < 6e-7);
+        assert!(error(1..90_000, log, f64::ln) < 3e-7);
+        assert!(error(-80_000..80_000, softplus, |x| x.exp().ln_1p()) < 6e-7);
+        let small = |x: f32| log(x * 1e-38);
+        assert!(error(1..3_000, small, |x| f64::from(x as f32 * 1e-38).ln()) < 3e-7);
     }
 
     #[test]
@@ -253,5 +353,11 @@ mod tests {
         assert!(exp(88.7).is_finite() && exp(f32::NAN).is_nan() && tanh(f32::NAN).is_nan());
         assert_eq!((tanh(50.0), tanh(-50.0), tanh(0.0)), (1.0, -1.0, 0.0));
         assert_eq!((sigmoid(100.0), sigmoid(-100.0)), (1.0, 0.0));
+        assert_eq!((log(0.0), log(-0.0)), (f32::NEG_INFINITY, f32::NEG_INFINITY));
+        assert_eq!((log(1.0), log(f32::INFINITY)), (0.0, f32::INFINITY));
+        assert!(log(-1.0).is_nan() && log(f32::NAN).is_nan() && log(f32::NEG_INFINITY).is_nan());
+        assert!((log(f32::MAX) - 88.722_84).abs() < 1e-5);
+        assert_eq!((softplus(100.0), softplus(-100.0)), (100.0, 0.0));
+        assert!(softplus(f32::NAN).is_nan());
     }
 }

@@ -23,6 +23,7 @@
 
 mod attention;
 mod batch_norm;
+mod batched;
 mod bf16;
 mod cluster;
 mod convolution;
@@ -59,6 +60,7 @@ mod rms_norm;
 mod rotary;
 mod rows;
 mod shared_taps;
+mod softmax;
 mod sound;
 mod squared_error;
 mod tile;
@@ -187,6 +189,7 @@ pub fn workspace(kind: &OpKind) -> Bytes {
             linear::grad_input_tile_extents(product, whole).scratch()
         }
         OpKind::LinearGradWeight { product, .. } => linear::grad_weight_extents(product).scratch(),
+        OpKind::BatchedProduct(ref products) => batched::scratch(products),
         OpKind::GroupedConv2d { ref conv, .. } => grouped::scratch(conv),
         OpKind::GroupedConv2dGradInput(ref conv) => grouped::grad_input_scratch(conv),
         OpKind::GroupedConv2dGradWeight(ref conv) => grouped::grad_weight_scratch(conv),
@@ -218,7 +221,7 @@ fn bf16_factors(mixed: &Mixed) -> &'static [usize] {
     let factors: &[usize] = match &mixed.kind {
         // The other factor is a weight, which is packed from `f32`.
         OpKind::Linear { .. } | OpKind::LinearGradInput(_) => &[0],
-        OpKind::LinearGradWeight { .. } => &[0, 1],
+        OpKind::LinearGradWeight { .. } | OpKind::BatchedProduct(_) => &[0, 1],
         OpKind::Conv2d { conv, .. } | OpKind::Conv2dGradInput(conv) if converts(conv) => &[0],
         OpKind::Conv2dGradWeight(conv) if converts(conv) => &[0, 1],
         OpKind::Attention(_) => &[0],
@@ -312,6 +315,9 @@ pub unsafe fn run(kind: &OpKind, operands: &Operands<'_>, context: &Context<'_>)
             OpKind::Conv2dGradWeight(conv) if o.factors_are_bf16 => {
                 convolution::grad_weight::<Bf16>(o, pool, &conv);
             }
+            OpKind::BatchedProduct(ref products) if o.factors_are_bf16 => {
+                batched::product::<Bf16>(o, pool, products);
+            }
             OpKind::Attention(heads) if o.factors_are_bf16 => {
                 attention::forward::<Bf16>(o, pool, heads.into());
             }
@@ -376,6 +382,9 @@ pub unsafe fn run(kind: &OpKind, operands: &Operands<'_>, context: &Context<'_>)
             OpKind::LinearGradWeight { product, accumulate } => {
                 linear::grad_weight::<f32>(o, pool, product, accumulate)
             }
+            OpKind::BatchedProduct(ref products) => batched::product::<f32>(o, pool, products),
+            OpKind::Softmax { rows, width } => softmax::forward(o, pool, [rows, width]),
+            OpKind::SoftmaxGrad { rows, width } => softmax::grad(o, pool, [rows, width]),
             OpKind::Embedding(lookup) => embedding::forward(o, pool, lookup, embedding::Outside::Zero),
             OpKind::EmbeddingTile(lookup) => embedding::forward(o, pool, lookup, embedding::Outside::Keep),
             OpKind::EmbeddingGrad { lookup, accumulate } => embedding::grad(o, pool, lookup, accumulate),

@@ -266,11 +266,14 @@ fn volumes(kind: &OpKind) -> Vec<Vec<usize>> {
         | OpKind::LayerNormGrad { rows, width }
         | OpKind::RmsNorm { rows, width, .. }
         | OpKind::RmsNormGrad { rows, width }
+        | OpKind::Softmax { rows, width }
+        | OpKind::SoftmaxGrad { rows, width }
         | OpKind::Sinusoid { rows, width }
         | OpKind::RowSquares { rows, width } => vec![vec![rows, width]],
         OpKind::Linear { product: p, .. }
         | OpKind::LinearGradInput(p)
         | OpKind::LinearGradWeight { product: p, .. } => vec![vec![p.rows, p.inputs, p.outputs]],
+        OpKind::BatchedProduct(p) => vec![vec![p.batch, p.rows, p.columns, p.depth]],
         OpKind::LinearGradInputTile { product: p, whole } => {
             vec![vec![p.rows, p.inputs, p.outputs.max(whole)]]
         }

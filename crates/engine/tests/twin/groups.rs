@@ -1,7 +1,7 @@
 //! The slow twins of ops in groups, of products, of separate queries, keys and values, and of diffusion.
 
 use elbowroom_graph::OpKind;
-use elbowroom_graph::op::{GroupedConv, Queries, Rotation};
+use elbowroom_graph::op::{GroupedConv, Products, Queries, Rotation};
 use elbowroom_graph::philox::philox;
 
 use super::{each_element, log_sum_exp, pairs, per_channel, zip};
@@ -33,6 +33,40 @@ pub fn pointwise(kind: &OpKind, x: &[&[f64]]) -> Vec<Vec<f64>> {
             widths.iter().map(part).collect()
         }
         _ => panic!("{kind:?} is not pointwise"),
+    }
+}
+
+pub fn matrices(kind: &OpKind, x: &[&[f64]]) -> Vec<Vec<f64>> {
+    match *kind {
+        OpKind::BatchedProduct(p) => {
+            let Products { batch, rows, columns, depth, transposed } = p;
+            let a = |n: usize, i: usize, k: usize| match transposed[0] {
+                false => x[0][(n * rows + i) * depth + k],
+                true => x[0][(n * depth + k) * rows + i],
+            };
+            let b = |n: usize, k: usize, j: usize| match transposed[1] {
+                false => x[1][(n * depth + k) * columns + j],
+                true => x[1][(n * columns + j) * depth + k],
+            };
+            let sum = |n: usize, i: usize, j: usize| (0..depth).map(|k| a(n, i, k) * b(n, k, j)).sum();
+            let each = (0..batch).flat_map(|n| pairs([rows, columns]).map(move |(i, j)| (n, i, j)));
+            vec![each.map(|(n, i, j)| sum(n, i, j)).collect()]
+        }
+        OpKind::Softmax { width, .. } => {
+            let row = |row: &[f64]| {
+                let sum = log_sum_exp(row);
+                row.iter().map(|x| (x - sum).exp()).collect::<Vec<f64>>()
+            };
+            vec![x[0].chunks(width).flat_map(row).collect()]
+        }
+        OpKind::SoftmaxGrad { width, .. } => {
+            let row = |(dy, y): (&[f64], &[f64])| {
+                let sum: f64 = zip(dy, y, |dy, y| dy * y).iter().sum();
+                zip(dy, y, |dy, y| y * (dy - sum))
+            };
+            vec![x[0].chunks(width).zip(x[1].chunks(width)).flat_map(row).collect()]
+        }
+        _ => panic!("{kind:?} is no product and no softmax"),
     }
 }
 

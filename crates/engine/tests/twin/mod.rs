@@ -287,6 +287,9 @@ pub fn twin(kind: &OpKind, x: &[&[f64]], seed: u64, iteration: u64) -> Vec<Vec<f
         | OpKind::GroupNormGrad(_)
         | OpKind::RmsNorm { .. }
         | OpKind::RmsNormGrad { .. } => groups::normalization(kind, x),
+        OpKind::BatchedProduct(_) | OpKind::Softmax { .. } | OpKind::SoftmaxGrad { .. } => {
+            groups::matrices(kind, x)
+        }
         OpKind::CrossAttention(extents) => groups::attention(extents, x),
         OpKind::CrossAttentionGrad(extents) => groups::attention_grad(extents, x),
         OpKind::Rotary(rotation) => groups::rotary(rotation, x[0]),
@@ -354,6 +357,12 @@ fn apply(function: Function, x: f64) -> f64 {
         Function::HardSigmoid => (x + 3.0).clamp(0.0, 6.0) / 6.0,
         Function::HardSwish => x * (x + 3.0).clamp(0.0, 6.0) / 6.0,
         Function::LeakyRelu { slope } => x.max(0.0) + f64::from(slope) * x.min(0.0),
+        Function::Abs => x.abs(),
+        Function::Exp => x.exp(),
+        Function::Log => x.ln(),
+        Function::Reciprocal => x.recip(),
+        Function::Softplus => x.exp().ln_1p(),
+        Function::Sqrt => x.sqrt(),
     }
 }
 
@@ -376,6 +385,13 @@ fn slope(function: Function, s: f64) -> f64 {
         Function::HardSwish if s > 3.0 => 1.0,
         Function::HardSwish => s / 3.0 + 0.5,
         Function::LeakyRelu { slope } => f64::from(if s > 0.0 { 1.0 } else { slope }),
+        Function::Abs if s == 0.0 => 0.0,
+        Function::Abs => s.signum(),
+        Function::Exp => s,
+        Function::Log => s.recip(),
+        Function::Reciprocal => -s * s,
+        Function::Softplus => sigmoid(s),
+        Function::Sqrt => 0.5 / s,
         Function::GeluExact => normal(s) + s * (-0.5 * s * s).exp() / (2.0 * std::f64::consts::PI).sqrt(),
     }
 }

@@ -4,13 +4,49 @@
 use super::EPSILON;
 use crate::builder::{BuildError, Builder, Mode, Var};
 use crate::init::Init;
-use crate::op::{Channels, OpKind, Queries, Rotation};
+use crate::op::{Channels, OpKind, Products, Queries, Rotation};
 
 impl Builder {
     /// The product of two tensors of the same size, element by element.
     pub fn mul(&mut self, name: &str, a: Var, b: Var) -> Result<Var, BuildError> {
         let y = self.push1(name, OpKind::Mul { len: a.shape.len() }, &[a.id, b.id])?;
         Ok(Var { id: y.id, shape: a.shape })
+    }
+
+    /// One matrix product for each member of a batch: of `a [.., rows, depth]` and `b [.., depth, columns]` with the same extents before these, which
+    /// makes `[.., rows, columns]`. A factor that is transposed has its two last extents exchanged.
+    ///
+    /// # Errors
+    /// The operands do not belong together.
+    pub fn batched_product(
+        &mut self,
+        name: &str,
+        [a, b]: [Var; 2],
+        transposed: [bool; 2],
+    ) -> Result<Var, BuildError> {
+        let (a_dims, b_dims) = (a.shape.dims(), b.shape.dims());
+        let ([members @ .., r, d], [others @ .., e, c]) = (a_dims, b_dims) else {
+            let why = format!("extents {a_dims:?} and {b_dims:?} are no matrices");
+            return Err(BuildError::Extents { node: name.to_owned(), why });
+        };
+        let [rows, depth] = if transposed[0] { [*d, *r] } else { [*r, *d] };
+        let [same, columns] = if transposed[1] { [*c, *e] } else { [*e, *c] };
+        if members != others || same != depth {
+            let why = format!("matrices of extents {a_dims:?} and {b_dims:?} do not belong together");
+            return Err(BuildError::Extents { node: name.to_owned(), why });
+        }
+        let products = Products { batch: members.iter().product(), rows, columns, depth, transposed };
+        let y = self.push1(name, OpKind::BatchedProduct(products), &[a.id, b.id])?;
+        let shape: Vec<usize> = members.iter().copied().chain([rows, columns]).collect();
+        Ok(Var { id: y.id, shape: crate::Shape::new(&shape) })
+    }
+
+    /// The softmax over the last extent of `x`.
+    pub fn softmax(&mut self, name: &str, x: Var) -> Result<Var, BuildError> {
+        let width = x.shape.dims().last().copied().unwrap_or(1);
+        let kind = OpKind::Softmax { rows: x.shape.len() / width.max(1), width };
+        let y = self.push1(name, kind, &[x.id])?;
+        Ok(Var { id: y.id, shape: x.shape })
     }
 
     /// Every plane of `x [batch, channels, …]` times its element of `factors [batch, channels]`.
