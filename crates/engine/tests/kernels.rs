@@ -378,6 +378,7 @@ fn elementwise_operations() {
         check(&OpKind::SquaredErrorGrad { len, factor: 0.3 });
         check(&OpKind::Noise { len, stream: 3 });
         check(&OpKind::RandomSteps { rows: len, steps: 1000, stream: 4 });
+        check(&OpKind::Indices { ids: (0..len as i32).map(|i| 7 * i - 3).collect() });
         for function in [
             Function::Relu,
             Function::Gelu,

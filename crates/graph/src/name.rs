@@ -9,6 +9,7 @@ impl OpKind {
             Self::Input { .. } => "input",
             Self::Output { .. } => "output",
             Self::Fill { .. } => "fill",
+            Self::Indices { .. } => "indices",
             Self::Add { .. } => "add",
             Self::Scale { .. } => "scale",
             Self::ScaleBy { .. } => "scale-by",

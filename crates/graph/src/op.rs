@@ -11,6 +11,8 @@
 //!
 //! The order of sums depends on the extents alone. Where a formula leaves the order open, the kernel chooses one.
 
+use std::sync::Arc;
+
 use elbowroom_ir::trace::Again;
 
 pub use crate::extents::{
@@ -40,6 +42,12 @@ pub enum OpKind {
         len: usize,
         /// The value of every element.
         value: f32,
+    },
+
+    /// `() → (ids i32 [len])`: numbers that are known when the graph is built, by which an [`Embedding`](Self::Embedding) takes rows of a tensor.
+    Indices {
+        /// The numbers.
+        ids: Arc<[i32]>,
     },
 
     /// `(a [len], b [len]) → (y [len])`: `y = a + b`.

@@ -48,6 +48,9 @@ impl OpKind {
         match *self {
             Self::Input { .. } | Self::Output { .. } => floats(&[], &[]),
             Self::Fill { len, .. } => floats(&[], &[&[len]]),
+            Self::Indices { ref ids } => {
+                Signature { inputs: Vec::new(), outputs: vec![([ids.len()].into(), I32)] }
+            }
             Self::Add { len } | Self::Mul { len } | Self::Accumulate { len } | Self::MapGrad { len, .. } => {
                 floats(&[len, len], &[&[len]])
             }

@@ -53,7 +53,7 @@ impl OpKind {
     pub fn flops(&self) -> u64 {
         let elements = |count: usize, each: u64| count as u64 * each;
         match self {
-            Self::Input { .. } | Self::Output { .. } | Self::Fill { .. } => 0,
+            Self::Input { .. } | Self::Output { .. } | Self::Fill { .. } | Self::Indices { .. } => 0,
             Self::Transpose { .. } => 0,
             Self::Embedding(_) | Self::EmbeddingTile(_) => 0,
             Self::Concat { .. } | Self::Split { .. } | Self::Slice { .. } | Self::Pad { .. } => 0,

@@ -4,7 +4,7 @@ use crate::constant::{Constant, elements};
 use crate::node::Node;
 
 /// An index of this axis, counted from the end if it is negative.
-fn position(index: f64, extent: usize) -> Option<usize> {
+pub fn position(index: f64, extent: usize) -> Option<usize> {
     let index = if index < 0.0 { index + extent as f64 } else { index };
     (index >= 0.0 && index < extent as f64).then_some(index as usize)
 }
@@ -32,6 +32,32 @@ pub fn fold(node: &Node<'_>, inputs: &[Option<Constant>]) -> Option<Constant> {
         "Abs" => x.map(x.whole, f64::abs),
         "Sqrt" => x.map(false, f64::sqrt),
         "Exp" => x.map(false, f64::exp),
+        "Log" => x.map(false, f64::ln),
+        "Sin" => x.map(false, f64::sin),
+        "Cos" => x.map(false, f64::cos),
+        "MatMul" => {
+            let y = y()?;
+            let ([x_batch @ .., rows, depth], [y_batch @ .., same, columns]) = (&x.dims[..], &y.dims[..])
+            else {
+                return None;
+            };
+            if x_batch != y_batch || depth != same {
+                return None;
+            }
+            let dims = [x_batch, &[*rows, *columns]].concat();
+            // As many multiplications as a tensor may have elements.
+            elements(&[dims.as_slice(), &[*depth]].concat())?;
+            let mut values = Vec::with_capacity(elements(&dims)?);
+            for member in 0..x_batch.iter().product() {
+                for (row, column) in (0..*rows).flat_map(|row| (0..*columns).map(move |column| (row, column)))
+                {
+                    let left = &x.values[(member * rows + row) * depth..][..*depth];
+                    let right = y.values[member * depth * columns + column..].iter().step_by(*columns);
+                    values.push(left.iter().zip(right).map(|(a, b)| a * b).sum());
+                }
+            }
+            Constant { dims, values, whole: x.whole }
+        }
         "Reciprocal" => x.map(false, |value| 1.0 / value),
         "Floor" => x.map(x.whole, f64::floor),
         "Ceil" => x.map(x.whole, f64::ceil),

@@ -72,11 +72,12 @@ pub fn build(model: &Model, options: &Options, loss: Loss) -> Result<Built, Onnx
     }
     for (name, initializer) in &model.initializers {
         let value = match initializer {
-            Initializer::Weight { dims, single, .. } => Value::Weight(Stored {
+            Initializer::Weight { dims, single, fixed, .. } => Value::Weight(Stored {
                 name: name.clone(),
                 dims: dims.clone(),
                 transposed: false,
                 single: *single,
+                fixed: *fixed,
             }),
             Initializer::Constant(constant) => Value::Constant(constant.clone()),
             Initializer::Other(_) => continue,
@@ -111,14 +112,7 @@ impl Import<'_> {
                         replaces functions)"
                 .into());
         }
-        let known = |name: &String| match self.values.get(name) {
-            Some(Value::Constant(constant)) => Some(Some(constant.clone())),
-            None if name.is_empty() => Some(None),
-            _ => None,
-        };
-        let inputs: Option<Vec<Option<Constant>>> = node.0.inputs.iter().map(known).collect();
-        let made = inputs.filter(|inputs| !inputs.is_empty()).and_then(|inputs| fold(node, &inputs));
-        let results = match made {
+        let results = match self.folded(node) {
             Some(constant) => vec![Value::Constant(constant)],
             None => ops::add(self, node)?,
         };
@@ -126,6 +120,24 @@ impl Import<'_> {
             self.values.insert(name.clone(), value);
         }
         Ok(())
+    }
+
+    /// The result of a node that reads known numbers alone.
+    fn folded(&self, node: &Node<'_>) -> Option<Constant> {
+        let is_known = |name: &String| match self.values.get(name) {
+            Some(Value::Weight(stored)) => stored.fixed,
+            Some(value) => matches!(value, Value::Constant(_)),
+            None => name.is_empty(),
+        };
+        if node.0.inputs.is_empty() || !node.0.inputs.iter().all(is_known) {
+            return None;
+        }
+        let numbers = |name: &String| match name.is_empty() {
+            true => Some(None),
+            false => self.numbers(Some(name)).map(Some),
+        };
+        let inputs: Option<Vec<Option<Constant>>> = node.0.inputs.iter().map(numbers).collect();
+        fold(node, &inputs?)
     }
 
     /// The loss behind the output, or the output itself.
@@ -216,19 +228,36 @@ impl Import<'_> {
         self.uses.get(name).copied().unwrap_or(0)
     }
 
+    /// Extents of an input.
+    pub fn dims(&self, name: &str) -> Result<Vec<usize>, Refusal> {
+        Ok(match self.value(name)? {
+            Value::Tensor(tensor) => tensor.dims(),
+            Value::Weight(stored) => stored.seen(),
+            Value::Constant(constant) => constant.dims,
+            Value::Pending(pending) => pending.dims(),
+            Value::Sequence(_) => {
+                return Err(format!("`{name}` is a sequence, which has no extents here").into());
+            }
+        })
+    }
+
     /// An input as a tensor of the graph: an expression becomes its ops.
     pub fn tensor(&mut self, name: &str) -> Result<Tensor, Refusal> {
         let value = self.value(name)?;
-        let tensor = self.realized(name, value)?;
-        self.values.insert(name.to_owned(), Value::Tensor(tensor.clone()));
-        Ok(tensor)
+        self.realized(name, value)
     }
 
-    /// A value as a tensor of the graph.
+    /// A value as a tensor of the graph. Whoever reads its name from then on reads that tensor.
     pub fn realized(&mut self, name: &str, value: Value) -> Result<Tensor, Refusal> {
         match value {
             Value::Tensor(tensor) => Ok(tensor),
-            Value::Pending(pending) => ops::realize(self, name, pending),
+            Value::Pending(pending) => {
+                let tensor = ops::realize(self, name, pending.clone())?;
+                if self.values.get(name) == Some(&Value::Pending(pending)) {
+                    self.values.insert(name.to_owned(), Value::Tensor(tensor.clone()));
+                }
+                Ok(tensor)
+            }
             Value::Weight(stored) => self.operand(&stored),
             Value::Constant(constant) => self.frozen(name, &constant),
             Value::Sequence(_) => {
@@ -317,7 +346,8 @@ impl Import<'_> {
 
     /// The parameter of the graph for a tensor of the file. It is one, however often it is read.
     fn parameter(&mut self, stored: &Stored, form: Form, role: Role) -> Result<TensorId, Refusal> {
-        let Stored { name, dims, .. } = stored;
+        let Stored { name, dims, fixed, .. } = stored;
+        let role = if *fixed { Role::Statistic } else { role };
         if let Some(&(id, earlier)) = self.taken.get(name) {
             return match earlier == form {
                 true => Ok(id),
@@ -387,6 +417,12 @@ impl Import<'_> {
             return Err("whole numbers can only look up rows of a table here".into());
         }
         Ok(self.b.push1(name, kind, inputs)?.id)
+    }
+
+    /// Whether an op of this sort made a tensor.
+    pub fn made_by(&self, tensor: TensorId, is: impl Fn(&OpKind) -> bool) -> bool {
+        let maker = self.b.graph().nodes.values().find(|node| node.outputs.contains(&tensor));
+        maker.is_some_and(|node| is(&node.kind))
     }
 
     /// The name of a value that is not an op by itself, as the end of a sentence.

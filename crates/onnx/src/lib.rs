@@ -41,6 +41,9 @@ use weights::Initializer;
 /// Versions of the set of operations that are read.
 const OPSETS: std::ops::RangeInclusive<i64> = 7..=26;
 
+/// Under this key PyTorch's exporter says whether a tensor of the file is a parameter or a buffer of its module.
+const KIND: &str = "pkg.torch.export.graph_signature.InputSpec.kind";
+
 /// What a network learns.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Loss {
@@ -136,6 +139,15 @@ impl Model {
             let initializer = Initializer::of(tensor, &bytes, path)?;
             if initializers.insert(name.clone(), initializer).is_some() {
                 return Err(format(format!("two initializers are called `{name}`")));
+            }
+        }
+        for other in std::mem::take(&mut graph.others) {
+            let kind =
+                other.metadata.iter().find(|entry| entry.key == KIND).map(|entry| entry.value.as_str());
+            if let (Some("BUFFER" | "CONSTANT_TENSOR"), Some(buffer)) =
+                (kind, initializers.get_mut(&other.name))
+            {
+                buffer.set_fixed(true);
             }
         }
         merged::separate(&mut graph, &mut initializers);

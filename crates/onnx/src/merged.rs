@@ -52,7 +52,10 @@ pub fn separate(graph: &mut Graph, initializers: &mut HashMap<String, Initialize
                         break free;
                     }
                 };
-                initializers.insert(free.clone(), initializers[&name].clone());
+                // Of equal tensors, what the file says of a buffer holds for the one that has its name.
+                let mut copy = initializers[&name].clone();
+                copy.set_fixed(false);
+                initializers.insert(free.clone(), copy);
                 free
             });
             graph.nodes[index].inputs[input].clone_from(own);
@@ -143,6 +146,7 @@ mod tests {
             dims: vec![values.len()],
             place: Place::Memory(Arc::from(values)),
             single: None,
+            fixed: false,
         }
     }
 

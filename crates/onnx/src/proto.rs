@@ -34,6 +34,9 @@ pub struct Graph {
     pub inputs: Vec<ValueInfo>,
     #[prost(message, repeated, tag = "12")]
     pub outputs: Vec<ValueInfo>,
+    /// What the exporter says of other tensors.
+    #[prost(message, repeated, tag = "13")]
+    pub others: Vec<ValueInfo>,
 }
 
 /// One operation.
@@ -110,13 +113,15 @@ pub struct Entry {
     pub value: String,
 }
 
-/// An input or an output of the graph.
+/// A tensor of the graph.
 #[derive(Clone, PartialEq, Message)]
 pub struct ValueInfo {
     #[prost(string, tag = "1")]
     pub name: String,
     #[prost(message, optional, tag = "2")]
     pub r#type: Option<Type>,
+    #[prost(message, repeated, tag = "4")]
+    pub metadata: Vec<Entry>,
 }
 
 /// The type of an input or an output.

@@ -7,7 +7,7 @@ use crate::constant::Constant;
 use crate::view::View;
 
 /// A result of a node, or an input of the network.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum Value {
     /// Known numbers.
     Constant(Constant),
@@ -31,6 +31,8 @@ pub struct Stored {
     pub transposed: bool,
     /// Its element, if it has one alone.
     pub single: Option<f64>,
+    /// Whether training leaves it as it is.
+    pub fixed: bool,
 }
 
 impl Stored {
@@ -90,11 +92,42 @@ pub enum Pending {
     Mask(Mask),
     /// `x·wᵀ`, which may get a bias.
     Product { x: Tensor, weight: Stored },
-    /// `factor · q·kᵀ`, and of it the softmax over the keys if `normalized`.
-    Scores { q: Tensor, k: Tensor, factor: f64, causal: bool, normalized: bool },
+    /// Scores of attention.
+    Scores(Scores),
+}
+
+/// `factor · q·kᵀ`, plus the causal mask if `causal`, and of that the softmax over the keys if `normalized`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Scores {
+    pub q: Tensor,
+    pub k: Tensor,
+    pub factor: f64,
+    pub causal: bool,
+    pub normalized: bool,
 }
 
 impl Pending {
+    /// Extents of its result.
+    pub fn dims(&self) -> Vec<usize> {
+        let with_last = |mut dims: Vec<usize>, last: Option<usize>| {
+            dims.pop();
+            dims.extend(last);
+            dims
+        };
+        match self {
+            Self::Scaled { x, .. }
+            | Self::Cube { x, .. }
+            | Self::GeluArgument { x, .. }
+            | Self::GeluCurve { x, .. }
+            | Self::GeluGate { x, .. }
+            | Self::ScaledGelu { x, .. }
+            | Self::Sigmoid { x } => x.dims(),
+            Self::Random { dims } | Self::Mask(Mask { dims, .. }) => dims.clone(),
+            Self::Product { x, weight } => with_last(x.dims(), weight.seen().last().copied()),
+            Self::Scores(Scores { q, k, .. }) => with_last(q.dims(), k.dims().iter().nth_back(1).copied()),
+        }
+    }
+
     /// What it is, for people.
     pub const fn name(&self) -> &'static str {
         match self {
@@ -108,7 +141,7 @@ impl Pending {
             Self::Random { .. } => "random numbers that nothing is compared with",
             Self::Mask(_) => "a random mask that multiplies no tensor",
             Self::Product { .. } => "a product with a weight",
-            Self::Scores { .. } => "a product of two tensors",
+            Self::Scores(_) => "a product of two tensors",
         }
     }
 }

@@ -60,7 +60,6 @@ impl View {
     }
 
     /// Whether the axes lie in the order of memory.
-    #[cfg(test)]
     pub fn is_dense(&self) -> bool {
         self.order().eq(0..self.factors.len())
     }
@@ -69,6 +68,14 @@ impl View {
     pub fn permuted(&self, order: &[usize]) -> Self {
         let axes = order.iter().map(|&axis| self.axes[axis].clone()).collect();
         Self { factors: self.factors.clone(), axes }
+    }
+
+    /// The two last axes exchanged, of which there are two at least.
+    pub fn transposed(&self) -> Self {
+        let mut view = self.clone();
+        let rank = view.axes.len();
+        view.axes.swap(rank - 2, rank - 1);
+        view
     }
 
     /// Other extents of the same elements in the order of the axes; `None` if a new axis would end inside a factor that it does not divide.
@@ -210,6 +217,13 @@ impl View {
             }
         }
     }
+}
+
+/// The order that brings axes in this order back.
+pub fn inverse(order: &[usize]) -> Vec<usize> {
+    let mut back: Vec<usize> = (0..order.len()).collect();
+    back.sort_by_key(|&place| order[place]);
+    back
 }
 
 /// Cuts a factor into one of this extent and the rest behind it.

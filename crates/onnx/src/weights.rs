@@ -90,6 +90,8 @@ pub enum Initializer {
         place: Place,
         /// Its element, if it has one alone.
         single: Option<f64>,
+        /// Whether training leaves it as it is: a buffer of a module, and no parameter.
+        fixed: bool,
     },
     /// Numbers that the import computes with.
     Constant(Constant),
@@ -154,7 +156,14 @@ impl Initializer {
             }
             _ => None,
         };
-        Ok(Self::Weight { dims, place, single })
+        Ok(Self::Weight { dims, place, single, fixed: false })
+    }
+
+    /// Marks a weight as one that training leaves as it is, or not.
+    pub fn set_fixed(&mut self, is_fixed: bool) {
+        if let Self::Weight { fixed, .. } = self {
+            *fixed = is_fixed;
+        }
     }
 
     /// The elements of a small weight, if they can be read.

@@ -107,8 +107,8 @@ fn what_is_missing_is_named_with_its_place_and_what_to_do() {
     }
     let erf = refusal(&replaced("images", "Erf", "Sin"), &options);
     assert!(erf.contains("Sin (node"), "{erf}");
-    let softmax = refusal(&replaced("tokens", "Softmax", "Sigmoid"), &options);
-    assert!(softmax.contains("product of two tensors") && softmax.contains("attention"), "{softmax}");
+    let hardmax = refusal(&replaced("tokens", "Softmax", "Hardmax"), &options);
+    assert!(hardmax.contains("Hardmax (node") && hardmax.contains("is not supported"), "{hardmax}");
     let none = refusal(Path::new("no/such.onnx"), &options);
     assert!(none.starts_with("cannot read no/such.onnx"), "{none}");
     let text = refusal(&written("text.onnx", b"This is no network."), &options);

@@ -334,6 +334,7 @@ pub unsafe fn run(kind: &OpKind, operands: &Operands<'_>, context: &Context<'_>)
             OpKind::Input { slot } => rows::input(o, context.inputs[slot]),
             OpKind::Output { slot } => rows::output(o, slot, context.outputs),
             OpKind::Fill { len, value } => elementwise::fill(o, pool, len, value),
+            OpKind::Indices { ref ids } => rows::indices(o, ids),
             OpKind::Add { len } => elementwise::add(o, pool, len),
             OpKind::Scale { len, factor } => elementwise::scale(o, pool, len, factor),
             OpKind::ScaleBy { len } => elementwise::scale_by(o, pool, len),

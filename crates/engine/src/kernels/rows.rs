@@ -24,6 +24,13 @@ pub unsafe fn output(o: &Operands<'_>, slot: usize, take: &(dyn Fn(usize, &[u8])
 
 /// # Safety
 /// As [`super::run`].
+pub unsafe fn indices(o: &Operands<'_>, ids: &[i32]) {
+    // SAFETY: there are no operands.
+    unsafe { o.write::<i32>(0, ids.len()) }.copy_from_slice(ids);
+}
+
+/// # Safety
+/// As [`super::run`].
 pub unsafe fn concat(o: &Operands<'_>, pool: &ThreadPool, outer: usize, widths: &[usize]) {
     let total: usize = widths.iter().sum();
     let y = Shared::new(o.target::<f32>(0, outer * total));

@@ -210,7 +210,7 @@ fn volumes(kind: &OpKind) -> Vec<Vec<usize>> {
         | OpKind::MapGrad { len, .. }
         | OpKind::SgdStep { len, .. }
         | OpKind::AdamStep { len, .. } => vec![vec![len]],
-        OpKind::ClipFactor { .. } => Vec::new(),
+        OpKind::ClipFactor { .. } | OpKind::Indices { .. } => Vec::new(),
         OpKind::Dropout(mask) => vec![vec![mask.len]],
         OpKind::AddRow { outer, inner } => vec![vec![outer, inner]],
         OpKind::Conv2d { conv, .. }

@@ -274,6 +274,7 @@ pub fn twin(kind: &OpKind, x: &[&[f64]], seed: u64, iteration: u64) -> Vec<Vec<f
             };
             vec![x[0].iter().enumerate().map(mean).collect()]
         }
+        OpKind::Indices { ref ids } => vec![ids.iter().map(|&id| id.into()).collect()],
         OpKind::Mul { .. }
         | OpKind::MulChannel(_)
         | OpKind::MulChannelGrad(_)

@@ -53,7 +53,7 @@ pub fn gemm(import: &mut Import<'_>, node: &Node<'_>) -> Result<Value, Refusal> 
         return Err("only alpha = beta = 1 and transA = 0 are supported".into());
     }
     let Value::Weight(mut weight) = import.value(node.required(1)?)? else {
-        return Err("its second operand is no weight of the file, and products of tensors are supported in attention only".into());
+        return Err("its second operand is no weight of the file; MatMul takes two tensors".into());
     };
     weight.transposed ^= node.int("transB").unwrap_or(0) != 0;
     let outputs = weight.seen().last().copied().unwrap_or(0);
@@ -65,19 +65,13 @@ pub fn gemm(import: &mut Import<'_>, node: &Node<'_>) -> Result<Value, Refusal> 
     product(import, &node.name(), x, &weight, bias).map(Value::Tensor)
 }
 
-/// `MatMul`: with a weight, or of two tensors as a part of attention.
+/// `MatMul`: with a matrix of the file, or of two tensors.
 pub fn matmul(import: &mut Import<'_>, node: &Node<'_>) -> Result<Value, Refusal> {
     let names = [node.required(0)?, node.required(1)?];
     match import.value(names[1])? {
         Value::Weight(weight) if weight.dims.len() == 2 => {
             let x = import.tensor(names[0])?;
             Ok(Value::Pending(Pending::Product { x, weight }))
-        }
-        Value::Weight(weight) => {
-            Err(format!("the weight `{}` of extents {:?} is no matrix", weight.name, weight.dims).into())
-        }
-        Value::Constant(_) => {
-            Err("its second operand is known numbers, and a weight of the file is expected".into())
         }
         _ => attention::product(import, node, names),
     }

@@ -12,17 +12,13 @@ use crate::import::Import;
 use crate::node::Node;
 use crate::value::{Mask, Pending, Tensor, Value};
 
-/// `Dropout`. A mask for the probabilities of attention is not supported.
+/// `Dropout`
 pub fn dropout(import: &mut Import<'_>, node: &Node<'_>) -> Result<Value, Refusal> {
     let from = node.required(0)?;
     let given = import.constant(node.input(1)).and_then(|ratio| ratio.single());
     let ratio = given.or_else(|| node.float("ratio").map(f64::from)).unwrap_or(0.5);
-    let value = import.value(from)?;
     if ratio == 0.0 || import.b.mode() != Mode::Training {
-        return Ok(value);
-    }
-    if matches!(value, Value::Pending(Pending::Scores { .. })) {
-        return Err("it drops probabilities of attention, which is not supported; export the network with an attention dropout of 0".into());
+        return import.value(from);
     }
     let x = import.tensor(from)?;
     let id = dropped(import, &node.name(), x.id, x.view.len(), ratio)?;
@@ -41,16 +37,11 @@ fn dropped(
 }
 
 /// `RandomUniformLike`: numbers from 0 to 1 of the extents of its input.
-pub fn random(import: &mut Import<'_>, node: &Node<'_>) -> Result<Value, Refusal> {
+pub fn random(import: &Import<'_>, node: &Node<'_>) -> Result<Value, Refusal> {
     if node.float("low").unwrap_or(0.0) != 0.0 || node.float("high").unwrap_or(1.0) != 1.0 {
         return Err("only random numbers from 0 to 1, of which a mask is made, are supported".into());
     }
-    let name = node.required(0)?;
-    let dims = match import.value(name)? {
-        Value::Constant(constant) => constant.dims,
-        _ => import.tensor(name)?.dims(),
-    };
-    Ok(Value::Pending(Pending::Random { dims }))
+    Ok(Value::Pending(Pending::Random { dims: import.dims(node.required(0)?)? }))
 }
 
 /// `Less`: a random mask.

@@ -8,11 +8,21 @@ use crate::constant::Constant;
 use crate::error::Refusal;
 use crate::import::Import;
 use crate::node::Node;
-use crate::value::{Mask, Pending, Tensor, Value};
+use crate::value::{Mask, Pending, Scores, Tensor, Value};
+use crate::view::inverse;
 
-/// A tensor times a known number.
+/// Numbers from here on downwards are masks: a softmax makes nothing of scores to which they are added.
+pub const LOW: f64 = -1e4;
+
+/// An input times a known number.
 pub fn scale(import: &mut Import<'_>, from: &str, by: f64) -> Result<Value, Refusal> {
-    Ok(Value::Pending(match import.value(from)? {
+    let value = import.value(from)?;
+    scaled(import, from, value, by)
+}
+
+/// A value times a known number.
+fn scaled(import: &mut Import<'_>, from: &str, value: Value, by: f64) -> Result<Value, Refusal> {
+    Ok(Value::Pending(match value {
         Value::Pending(Pending::Scaled { x, factor }) => Pending::Scaled { x, factor: factor * by },
         Value::Pending(Pending::Mask(mask)) => Pending::Mask(Mask { factor: mask.factor * by, ..mask }),
         Value::Pending(Pending::Cube { x, factor }) => Pending::Cube { x, factor: factor * by },
@@ -25,26 +35,45 @@ pub fn scale(import: &mut Import<'_>, from: &str, by: f64) -> Result<Value, Refu
         Value::Pending(Pending::ScaledGelu { x, form, factor }) => {
             return gelu(import, &format!("{from}.gelu"), x, form, factor * by);
         }
-        Value::Pending(Pending::Scores { q, k, factor, causal, normalized: false }) => {
-            if causal {
-                return Err("it scales masked scores; scale before the mask is added".into());
-            }
-            Pending::Scores { q, k, factor: factor * by, causal, normalized: false }
+        Value::Pending(Pending::Scores(scores)) if !scores.causal && !scores.normalized => {
+            Pending::Scores(Scores { factor: scores.factor * by, ..scores })
         }
-        _ => Pending::Scaled { x: import.tensor(from)?, factor: by },
+        other => Pending::Scaled { x: import.realized(from, other)?, factor: by },
     }))
 }
 
-/// One of two values, by a condition that is the same for all elements.
-pub fn choice(import: &mut Import<'_>, node: &Node<'_>) -> Result<Value, Refusal> {
-    let condition = import.constant(node.input(0)).and_then(|condition| condition.single());
-    let condition = condition.ok_or("its condition is not one known number for all elements")?;
-    let [first, second] = [node.required(1)?, node.required(2)?];
-    let (chosen, other) = if condition == 0.0 { (second, first) } else { (first, second) };
-    match import.constant(Some(other)).and_then(|other| other.single()) {
-        Some(_) => import.value(chosen),
-        None => Err("the value that it does not choose is not one known number".into()),
+/// A known number that is the same for all elements.
+fn number(value: &Value) -> Option<f64> {
+    match value {
+        Value::Constant(constant) => constant.single(),
+        _ => None,
     }
+}
+
+/// A tensor or a number, element by element as a known condition says.
+pub fn choice(import: &mut Import<'_>, node: &Node<'_>) -> Result<Value, Refusal> {
+    let condition = import.constant(node.input(0)).ok_or("its condition is computed by the network")?;
+    let names = [node.required(1)?, node.required(2)?];
+    let values = [operand(import, names[0])?, operand(import, names[1])?];
+    let (of_tensor, fill) = match [number(&values[0]), number(&values[1])] {
+        [_, Some(fill)] => (0, fill),
+        [Some(fill), None] => (1, fill),
+        _ => return Err("one of the values that it chooses from is no known number".into()),
+    };
+    let keeps = condition.map(false, |truth| f64::from(u8::from((truth != 0.0) == (of_tensor == 0))));
+    if keeps.values.iter().all(|&keeps| keeps == 1.0) {
+        return import.value(names[of_tensor]);
+    }
+    let (name, from, value) = (node.name(), names[of_tensor], values[of_tensor].clone());
+    let (kept, masked) = (format!("{name}.kept"), format!("{name}.mask"));
+    let otherwise = keeps.map(false, |keeps| if keeps == 1.0 { 0.0 } else { fill });
+    // A softmax makes nothing of scores to which a mask is added, and nothing of −∞.
+    let scores = matches!(&value, Value::Pending(Pending::Scores(scores)) if !scores.normalized);
+    let value = match fill <= LOW && (scores || fill == f64::NEG_INFINITY) {
+        true => value,
+        false => times(import, &kept, [from, &kept], [value, Value::Constant(keeps)])?,
+    };
+    plus(import, &name, [from, &masked], [value, Value::Constant(otherwise)])
 }
 
 /// The axes of `whole` over which an operand of these extents does not repeat; `None` if it cannot repeat over the others.
@@ -80,10 +109,8 @@ pub fn spread_over(
     } else {
         let others = (0..whole.len()).filter(|axis| !axes.contains(axis));
         let order: Vec<usize> = axes.iter().copied().chain(others).collect();
-        let mut back: Vec<usize> = (0..order.len()).collect();
-        back.sort_by_key(|&place| order[place]);
         let moved = import.dense(name, Tensor { view: x.view.permuted(&order), ..x })?;
-        Tensor { view: moved.view.permuted(&back), ..moved }
+        Tensor { view: moved.view.permuted(&inverse(&order)), ..moved }
     };
     let channels = spread(&x).ok_or("its axes are no axes of memory")?;
     Ok((x, channels))
@@ -113,19 +140,24 @@ fn aligned(import: &mut Import<'_>, names: [&str; 2], [a, b]: [Tensor; 2]) -> Re
     Ok([import.dense(names[0], a)?, import.dense(names[1], b)?])
 }
 
-/// An operand of a sum or a product. Exporters write scalars as tensors of one element, which are therefore numbers here and no weights.
+/// An operand of a sum or a product. Exporters write scalars as tensors of one element, which are therefore numbers here and no weights, as are
+/// masks and other buffers.
 pub fn operand(import: &Import<'_>, name: &str) -> Result<Value, Refusal> {
     Ok(match import.value(name)? {
         Value::Weight(stored) if stored.single.is_some() => {
             Value::Constant(Constant::scalar(stored.single.unwrap_or_default(), false))
         }
+        Value::Weight(stored) if stored.fixed => match import.numbers(Some(name)) {
+            Some(numbers) => Value::Constant(numbers),
+            None => Value::Weight(stored),
+        },
         value => value,
     })
 }
 
 /// `Add` and `Sub`.
 pub fn sum(import: &mut Import<'_>, node: &Node<'_>) -> Result<Value, Refusal> {
-    let (mut names, name) = ([node.required(0)?, node.required(1)?], node.name());
+    let (names, name) = ([node.required(0)?, node.required(1)?], node.name());
     let mut values = [operand(import, names[0])?, operand(import, names[1])?];
     let negative = node.kind() == "Sub";
     if negative {
@@ -139,6 +171,16 @@ pub fn sum(import: &mut Import<'_>, node: &Node<'_>) -> Result<Value, Refusal> {
         }
     }
     // What repeats over the other comes second.
+    plus(import, &name, names, values)
+}
+
+/// The sum of two values.
+fn plus(
+    import: &mut Import<'_>,
+    name: &str,
+    mut names: [&str; 2],
+    mut values: [Value; 2],
+) -> Result<Value, Refusal> {
     if matches!(values[0], Value::Constant(_) | Value::Weight(_)) {
         values.swap(0, 1);
         names.swap(0, 1);
@@ -155,8 +197,10 @@ pub fn sum(import: &mut Import<'_>, node: &Node<'_>) -> Result<Value, Refusal> {
         {
             return Ok(Value::Pending(Pending::GeluArgument { x: x.clone(), factor: 1.0 }));
         }
-        (Value::Pending(Pending::Scores { .. }), Value::Constant(mask)) => {
-            return attention::masked(&values[0], mask);
+        (Value::Pending(Pending::Scores(scores)), Value::Constant(mask))
+            if attention::knows(scores, mask) =>
+        {
+            return Ok(attention::masked(scores, mask));
         }
         (_, Value::Constant(constant)) if constant.single() == Some(0.0) => return Ok(values[0].clone()),
         _ => {}
@@ -170,7 +214,7 @@ pub fn sum(import: &mut Import<'_>, node: &Node<'_>) -> Result<Value, Refusal> {
         // Parameters come in the order weight, bias.
         import.layer(weight)?;
         let bias = import.operand(bias)?.id;
-        return dense::product(import, &name, x.clone(), weight, Some(bias)).map(Value::Tensor);
+        return dense::product(import, name, x.clone(), weight, Some(bias)).map(Value::Tensor);
     }
     let a = import.realized(names[0], values[0].clone())?;
     if let Value::Constant(constant) = &values[1]
@@ -179,59 +223,69 @@ pub fn sum(import: &mut Import<'_>, node: &Node<'_>) -> Result<Value, Refusal> {
         let len = a.view.len();
         let fill =
             import.pushed(&format!("{name}.number"), OpKind::Fill { len, value: number as f32 }, &[])?;
-        return import.push(&name, OpKind::Add { len }, &[a.id, fill], a.view);
+        return import.push(name, OpKind::Add { len }, &[a.id, fill], a.view);
     }
     let b = import.realized(names[1], values[1].clone())?;
     if a.dims() == b.dims() {
         let [a, b] = aligned(import, names, [a, b])?;
-        return import.push(&name, OpKind::Add { len: a.view.len() }, &[a.id, b.id], a.view);
+        return import.push(name, OpKind::Add { len: a.view.len() }, &[a.id, b.id], a.view);
     }
     let (large, small, [first, second]) = match a.view.len() >= b.view.len() {
         true => (a, b, names),
         false => (b, a, [names[1], names[0]]),
     };
     let small = import.dense(second, small)?;
-    spread_sum(import, [&name, first], large, &small).map(Value::Tensor)
+    spread_sum(import, [name, first], large, &small).map(Value::Tensor)
 }
 
 /// `Mul` and `Div`.
 pub fn product(import: &mut Import<'_>, node: &Node<'_>) -> Result<Value, Refusal> {
-    let (mut names, name) = ([node.required(0)?, node.required(1)?], node.name());
+    let (names, name) = ([node.required(0)?, node.required(1)?], node.name());
     let mut values = [operand(import, names[0])?, operand(import, names[1])?];
-    let number = |value: &Value| match value {
-        Value::Constant(constant) => constant.single(),
-        _ => None,
-    };
     if node.kind() == "Div" {
-        return match number(&values[1]) {
-            Some(by) if by != 0.0 => scale(import, names[0], 1.0 / by),
-            _ => Err("only divisions by a known number are supported".into()),
+        values[1] = match &values[1] {
+            Value::Constant(by) if by.values.contains(&0.0) => return Err("it divides by zero".into()),
+            Value::Constant(by) => Value::Constant(by.map(false, f64::recip)),
+            by => {
+                let by = import.realized(names[1], by.clone())?;
+                Value::Tensor(map(import, &format!("{name}.reciprocal"), by, Function::Reciprocal)?)
+            }
         };
     }
+    times(import, &name, names, values)
+}
+
+/// The product of two values, element by element.
+fn times(
+    import: &mut Import<'_>,
+    name: &str,
+    mut names: [&str; 2],
+    mut values: [Value; 2],
+) -> Result<Value, Refusal> {
     if matches!(values[0], Value::Constant(_) | Value::Weight(_)) {
         values.swap(0, 1);
         names.swap(0, 1);
     }
     if let Some(by) = number(&values[1]) {
-        return scale(import, names[0], by);
+        return scaled(import, names[0], values[0].clone(), by);
     }
     for (at, other) in [(0, 1), (1, 0)] {
         match (&values[at], &values[other]) {
             (Value::Pending(Pending::Mask(mask)), x) => {
                 let x = import.realized(names[other], x.clone())?;
-                return dropout::masked(import, &name, x, mask);
+                return dropout::masked(import, name, x, mask);
             }
             (Value::Pending(Pending::Sigmoid { x }), Value::Tensor(same)) if x == same => {
-                return map(import, &name, x.clone(), Function::Silu).map(Value::Tensor);
+                return map(import, name, x.clone(), Function::Silu).map(Value::Tensor);
             }
             (Value::Pending(Pending::GeluGate { x, form, factor }), Value::Tensor(same)) if x == same => {
-                return gelu(import, &name, x.clone(), *form, 2.0 * factor);
+                return gelu(import, name, x.clone(), *form, 2.0 * factor);
             }
             (
                 Value::Pending(Pending::GeluGate { x, form, factor }),
                 Value::Pending(Pending::Scaled { x: same, factor: more }),
             ) if x == same => {
-                return gelu(import, &name, x.clone(), *form, 2.0 * factor * more);
+                return gelu(import, name, x.clone(), *form, 2.0 * factor * more);
             }
             _ => {}
         }
@@ -240,7 +294,7 @@ pub fn product(import: &mut Import<'_>, node: &Node<'_>) -> Result<Value, Refusa
     let b = import.realized(names[1], values[1].clone())?;
     if a.dims() == b.dims() {
         let [a, b] = aligned(import, names, [a, b])?;
-        return import.push(&name, OpKind::Mul { len: a.view.len() }, &[a.id, b.id], a.view);
+        return import.push(name, OpKind::Mul { len: a.view.len() }, &[a.id, b.id], a.view);
     }
     let (large, small, [first, second]) = match a.view.len() >= b.view.len() {
         true => (a, b, names),
@@ -248,5 +302,5 @@ pub fn product(import: &mut Import<'_>, node: &Node<'_>) -> Result<Value, Refusa
     };
     let small = import.dense(second, small)?;
     let (large, channels) = spread_over(import, first, large, &small.dims())?;
-    import.push(&name, OpKind::MulChannel(channels), &[large.id, small.id], large.view)
+    import.push(name, OpKind::MulChannel(channels), &[large.id, small.id], large.view)
 }

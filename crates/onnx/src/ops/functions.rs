@@ -12,6 +12,8 @@ use crate::value::{Pending, Tensor, Value};
 
 /// The factor of the cube in the form of GELU with a hyperbolic tangent, and √(2/π), that of the argument.
 pub const GELU_CUBE: f64 = 0.044_715;
+/// α and γ of SELU (Klambauer et al., 2017).
+const SELU: [f32; 2] = [1.673_263_2, 1.050_701];
 const GELU_ARGUMENT: f64 = FRAC_2_SQRT_PI * FRAC_1_SQRT_2;
 
 /// Whether two factors are the same up to single precision.
@@ -51,7 +53,7 @@ pub fn realize(import: &mut Import<'_>, name: &str, pending: Pending) -> Result<
 }
 
 /// The product of two tensors of one view.
-fn times(import: &mut Import<'_>, name: &str, a: &Tensor, b: &Tensor) -> Result<Tensor, Refusal> {
+pub fn times(import: &mut Import<'_>, name: &str, a: &Tensor, b: &Tensor) -> Result<Tensor, Refusal> {
     let id = import.pushed(name, OpKind::Mul { len: a.view.len() }, &[a.id, b.id])?;
     Ok(Tensor { id, ..a.clone() })
 }
@@ -65,7 +67,13 @@ pub fn power(import: &mut Import<'_>, node: &Node<'_>) -> Result<Value, Refusal>
         Some(1.0) => Ok(Value::Tensor(x)),
         Some(2.0) => times(import, &node.name(), &x, &x).map(Value::Tensor),
         Some(3.0) => Ok(Value::Pending(Pending::Cube { x, factor: 1.0 })),
-        _ => Err("only the powers 2 and 3 are supported; export with opset_version=17 or later, where layer normalization is one operation".into()),
+        Some(0.5) => map(import, &node.name(), x, Function::Sqrt).map(Value::Tensor),
+        Some(-1.0) => map(import, &node.name(), x, Function::Reciprocal).map(Value::Tensor),
+        Some(-0.5) => {
+            let root = map(import, &format!("{}.root", node.name()), x, Function::Sqrt)?;
+            map(import, &node.name(), root, Function::Reciprocal).map(Value::Tensor)
+        }
+        _ => Err("only the powers 2, 3, ½, −½ and −1 are supported".into()),
     }
 }
 
@@ -129,6 +137,12 @@ pub fn function(import: &mut Import<'_>, node: &Node<'_>) -> Result<Value, Refus
         }
         "Neg" => return scale(import, from, -1.0),
         "HardSwish" => Function::HardSwish,
+        "Abs" => Function::Abs,
+        "Exp" => Function::Exp,
+        "Log" => Function::Log,
+        "Reciprocal" => Function::Reciprocal,
+        "Softplus" => Function::Softplus,
+        "Sqrt" => Function::Sqrt,
         "HardSigmoid" => {
             let factors = [node.float("alpha").unwrap_or(0.2), node.float("beta").unwrap_or(0.5)];
             if !close(f64::from(factors[0]), 1.0 / 6.0) || factors[1] != 0.5 {
@@ -154,6 +168,39 @@ pub fn function(import: &mut Import<'_>, node: &Node<'_>) -> Result<Value, Refus
     };
     let x = import.tensor(from)?;
     map(import, &node.name(), x, function).map(Value::Tensor)
+}
+
+/// Functions that are made of others: `Selu`, `Celu` and `Mish`.
+pub fn compound(import: &mut Import<'_>, node: &Node<'_>) -> Result<Value, Refusal> {
+    let (name, x) = (node.name(), import.tensor(node.required(0)?)?);
+    let above_zero = |attribute: &str, default: f32| match node.float(attribute).unwrap_or(default) {
+        value if value > 0.0 && value.is_finite() => Ok(value),
+        value => Err(Refusal::from(format!(
+            "its {attribute} of {value} is not above zero, which is not supported"
+        ))),
+    };
+    match node.kind() {
+        // gamma · (x > 0 ? x : alpha · (eˣ − 1))
+        "Selu" => {
+            let [alpha, gamma] = [above_zero("alpha", SELU[0])?, above_zero("gamma", SELU[1])?];
+            let x = map(import, &format!("{name}.elu"), x, Function::Elu { alpha })?;
+            Ok(Value::Pending(Pending::Scaled { x, factor: f64::from(gamma) }))
+        }
+        // x > 0 ? x : alpha · (e^(x / alpha) − 1)
+        "Celu" => {
+            let alpha = above_zero("alpha", 1.0)?;
+            let kind = OpKind::Scale { len: x.view.len(), factor: alpha.recip() };
+            let x = Tensor { id: import.pushed(&format!("{name}.scaled"), kind, &[x.id])?, ..x };
+            let x = map(import, &format!("{name}.elu"), x, Function::Elu { alpha: 1.0 })?;
+            Ok(Value::Pending(Pending::Scaled { x, factor: f64::from(alpha) }))
+        }
+        // x · tanh(ln(1 + eˣ))
+        _ => {
+            let gate = map(import, &format!("{name}.softplus"), x.clone(), Function::Softplus)?;
+            let gate = map(import, &format!("{name}.tanh"), gate, Function::Tanh)?;
+            times(import, &name, &x, &gate).map(Value::Tensor)
+        }
+    }
 }
 
 /// The function that keeps numbers between two bounds.

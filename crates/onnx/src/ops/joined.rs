@@ -148,6 +148,27 @@ pub fn expand(import: &mut Import<'_>, node: &Node<'_>) -> Result<Value, Refusal
     repeated(import, &name, x, &dims).map(Value::Tensor)
 }
 
+/// `Tile`: every axis as often as a known number says.
+pub fn tile(import: &mut Import<'_>, node: &Node<'_>) -> Result<Value, Refusal> {
+    let name = node.name();
+    let counts = import.constant(node.input(1)).ok_or("its counts are computed by the network")?;
+    let x = import.dense_input(node.required(0)?)?;
+    let dims = x.dims();
+    let counts: Vec<usize> = counts.ints().iter().map(|&count| usize::try_from(count).unwrap_or(0)).collect();
+    if counts.len() != dims.len() || counts.contains(&0) {
+        return Err(format!("it repeats extents {dims:?} {counts:?} times").into());
+    }
+    // Each axis as one of extent 1, which repeats, and itself.
+    let apart = |counts: &[usize]| -> Vec<usize> {
+        counts.iter().zip(&dims).flat_map(|(&count, &extent)| [count, extent]).collect()
+    };
+    let x = import.reshaped(&name, x, &apart(&vec![1; dims.len()]))?;
+    let y = repeated(import, &name, x, &apart(&counts))?;
+    let whole: Vec<usize> =
+        counts.iter().zip(&dims).map(|(&count, &extent)| count.saturating_mul(extent)).collect();
+    import.reshaped(&name, y, &whole).map(Value::Tensor)
+}
+
 /// A tensor, whose axes lie in the order of memory, repeated along axes that it lacks or has with extent 1: added to zeros.
 pub fn repeated(import: &mut Import<'_>, name: &str, x: Tensor, dims: &[usize]) -> Result<Tensor, Refusal> {
     let view = View::dense(dims);

@@ -1,6 +1,7 @@
 //! Operations of ONNX, and the ops that they become.
 
 mod attention;
+mod batched;
 mod convolution;
 mod dense;
 mod dropout;
@@ -36,7 +37,10 @@ pub fn add(import: &mut Import<'_>, node: &Node<'_>) -> Result<Vec<Value>, Refus
         "RandomUniformLike" => dropout::random(import, node)?,
         "Less" => dropout::mask(import, node)?,
         "Relu" | "Tanh" | "Gelu" | "Swish" | "Erf" | "Sigmoid" | "Clip" | "Neg" | "HardSigmoid"
-        | "HardSwish" | "LeakyRelu" | "Elu" => functions::function(import, node)?,
+        | "HardSwish" | "LeakyRelu" | "Elu" | "Abs" | "Exp" | "Log" | "Reciprocal" | "Softplus" | "Sqrt" => {
+            functions::function(import, node)?
+        }
+        "Selu" | "Celu" | "Mish" => functions::compound(import, node)?,
         "Max" | "Min" => functions::bounded(import, node)?,
         "PRelu" => functions::parametric_relu(import, node)?,
         "Add" | "Sub" => elementwise::sum(import, node)?,
@@ -44,7 +48,9 @@ pub fn add(import: &mut Import<'_>, node: &Node<'_>) -> Result<Vec<Value>, Refus
         "Conv" => convolution::conv(import, node)?,
         "ConvTranspose" => convolution::transposed(import, node)?,
         "MaxPool" | "AveragePool" | "GlobalMaxPool" | "GlobalAveragePool" => pooling::pool(import, node)?,
-        "ReduceMean" | "ReduceSum" | "ReduceMax" => pooling::reduced(import, node)?,
+        "ReduceMean" | "ReduceSum" | "ReduceMax" | "ReduceL1" | "ReduceL2" | "ReduceSumSquare" => {
+            pooling::reduced(import, node)?
+        }
         "BatchNormalization" => normalization::batch(import, node)?,
         "LayerNormalization" | "RMSNormalization" => normalization::rows(import, node)?,
         "InstanceNormalization" | "GroupNormalization" => normalization::groups(import, node)?,
@@ -61,6 +67,7 @@ pub fn add(import: &mut Import<'_>, node: &Node<'_>) -> Result<Vec<Value>, Refus
         "DepthToSpace" | "SpaceToDepth" => shape::blocks(import, node)?,
         "Transpose" => shape::transpose(import, node)?,
         "Gather" => parts::gather(import, node)?,
+        "GatherND" => parts::gather_nd(import, node)?,
         "Slice" => parts::slice(import, node)?,
         "Split" => return parts::split(import, node),
         "SplitToSequence" => parts::sequence(import, node)?,
@@ -69,6 +76,7 @@ pub fn add(import: &mut Import<'_>, node: &Node<'_>) -> Result<Vec<Value>, Refus
         "Resize" | "Upsample" => resize::resize(import, node)?,
         "Concat" => joined::concat(import, node)?,
         "Expand" => joined::expand(import, node)?,
+        "Tile" => joined::tile(import, node)?,
         kind => return Err(missing(kind)),
     };
     Ok(vec![value])
@@ -96,11 +104,7 @@ fn missing(kind: &str) -> Refusal {
 pub fn realize(import: &mut Import<'_>, name: &str, pending: Pending) -> Result<Tensor, Refusal> {
     match pending {
         Pending::Product { x, weight } => dense::product(import, name, x, &weight, None),
-        Pending::Scores { .. } => Err(format!(
-            "`{name}` is a product of two tensors or a softmax that is no attention of the form softmax(factor · q·kᵀ + causal mask)·v, and other \
-             products of tensors are not supported"
-        )
-        .into()),
+        Pending::Scores(scores) => attention::realize(import, name, scores),
         other => functions::realize(import, name, other),
     }
 }

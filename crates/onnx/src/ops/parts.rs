@@ -5,11 +5,13 @@ use elbowroom_graph::op::{Lookup, OpKind, Places};
 use super::joined::{padded, repeated};
 use super::matrix;
 use crate::error::Refusal;
+use crate::fold::position;
 use crate::import::Import;
 use crate::node::{AxisPart, Node};
 use crate::value::{Tensor, Value};
 use crate::view::View;
 
+const COMPUTED: &str = "it gathers by indices that the network computes, which is not supported";
 /// Most parts of a sequence.
 const MOST_PARTS: usize = 1 << 12;
 
@@ -85,7 +87,7 @@ pub fn gather(import: &mut Import<'_>, node: &Node<'_>) -> Result<Value, Refusal
         return import.push(&node.name(), OpKind::Embedding(lookup), &[ids.id, table], View::dense(&dims));
     }
     let Some(indices) = import.constant(Some(at)) else {
-        return Err("it gathers by indices that the network computes, which is not supported".into());
+        return Err(COMPUTED.into());
     };
     let x = import.tensor(from)?;
     let dims = x.dims();
@@ -120,6 +122,34 @@ pub fn gather(import: &mut Import<'_>, node: &Node<'_>) -> Result<Value, Refusal
         y = repeated(import, &format!("{}.repeated", node.name()), y, &dims)?;
     }
     import.reshaped(&node.name(), y, &left).map(Value::Tensor)
+}
+
+/// `GatherND` by known indices: elements of the first axes, which become one.
+pub fn gather_nd(import: &mut Import<'_>, node: &Node<'_>) -> Result<Value, Refusal> {
+    let name = node.name();
+    let Some(indices) = import.constant(node.input(1)) else { return Err(COMPUTED.into()) };
+    if node.int("batch_dims").unwrap_or(0) != 0 {
+        return Err("axes that indices and elements share (batch_dims) are not supported".into());
+    }
+    let x = import.tensor(node.required(0)?)?;
+    let dims = x.dims();
+    let Some((&depth, places)) =
+        indices.dims.split_last().filter(|&(&depth, _)| (1..=dims.len()).contains(&depth))
+    else {
+        return Err(format!("indices of extents {:?} name no elements of {dims:?}", indices.dims).into());
+    };
+    let (first, rest) = dims.split_at(depth);
+    let place = |place: &[f64]| {
+        let joined = place
+            .iter()
+            .zip(first)
+            .try_fold(0, |joined, (&at, &extent)| Some(joined * extent + position(at, extent)?));
+        joined.ok_or_else(|| Refusal::from(format!("there is no element {place:?} of {dims:?}")))
+    };
+    let wanted: Vec<usize> = indices.values.chunks(depth).map(place).collect::<Result<_, _>>()?;
+    let x = import.reshaped(&name, x, &[&[first.iter().product()], rest].concat())?;
+    let y = matrix::select(import, &name, x, 0, &format!("{name}.indices"), &wanted)?;
+    import.reshaped(&name, y, &[places, rest].concat()).map(Value::Tensor)
 }
 
 /// All elements of an axis one by one, if several nodes take them, as of queries, keys and values: one op instead of many.

@@ -1,8 +1,9 @@
 //! Poolings, and means, sums and maxima over axes.
 
-use elbowroom_graph::op::{OpKind, Pool, Window};
+use elbowroom_graph::op::{Function, OpKind, Pool, Window};
 
 use super::convolution::{Spatial, extents, size, spatial};
+use super::functions::{map, times};
 use crate::error::Refusal;
 use crate::import::Import;
 use crate::node::Node;
@@ -57,7 +58,7 @@ fn maximum(pool: Pool) -> Result<OpKind, Refusal> {
     }
 }
 
-/// `ReduceMean`, `ReduceSum` and `ReduceMax`
+/// `ReduceMean`, `ReduceSum`, `ReduceMax`, and sums of absolute values, of squares and their roots
 pub fn reduced(import: &mut Import<'_>, node: &Node<'_>) -> Result<Value, Refusal> {
     let x = import.tensor(node.required(0)?)?;
     let given = import.constant(node.input(1));
@@ -68,7 +69,13 @@ pub fn reduced(import: &mut Import<'_>, node: &Node<'_>) -> Result<Value, Refusa
     let order: Vec<usize> = kept.iter().chain(&axes).copied().collect();
     let mut ordered = x.clone();
     ordered.view = x.view.permuted(&order);
-    let x = import.dense(&node.name(), ordered)?;
+    let name = node.name();
+    let mut x = import.dense(&name, ordered)?;
+    if node.kind() == "ReduceL1" {
+        x = map(import, &format!("{name}.abs"), x, Function::Abs)?;
+    } else if ["ReduceL2", "ReduceSumSquare"].contains(&node.kind()) {
+        x = times(import, &format!("{name}.squares"), &x, &x)?;
+    }
     let count: usize = axes.iter().map(|&axis| dims[axis]).product();
     let window = Window { kernel: [1, count], stride: [1, 1], padding: [0, 0] };
     let pool = Pool { planes: x.view.len() / count.max(1), in_size: [1, count], out_size: [1, 1], window };
@@ -79,10 +86,14 @@ pub fn reduced(import: &mut Import<'_>, node: &Node<'_>) -> Result<Value, Refusa
         "ReduceMax" => maximum(pool)?,
         _ => OpKind::AveragePool { pool, count_padding: true },
     };
-    let id = import.pushed(&node.name(), kind, &[x.id])?;
+    let id = import.pushed(&name, kind, &[x.id])?;
     let y = Tensor { id, view: View::dense(&left), classes: false };
     Ok(match node.kind() {
-        "ReduceSum" => Value::Pending(Pending::Scaled { x: y, factor: count as f64 }),
-        _ => Value::Tensor(y),
+        "ReduceMean" | "ReduceMax" => Value::Tensor(y),
+        "ReduceL2" => {
+            let root = map(import, &format!("{name}.root"), y, Function::Sqrt)?;
+            Value::Pending(Pending::Scaled { x: root, factor: (count as f64).sqrt() })
+        }
+        _ => Value::Pending(Pending::Scaled { x: y, factor: count as f64 }),
     })
 }

@@ -7,14 +7,8 @@ use crate::node::Node;
 use crate::value::{Stored, Tensor, Value};
 
 /// The extents of a tensor are known when the network is built.
-pub fn shape(import: &mut Import<'_>, node: &Node<'_>) -> Result<Value, Refusal> {
-    let name = node.required(0)?;
-    let dims = match import.value(name)? {
-        Value::Tensor(tensor) => tensor.dims(),
-        Value::Weight(stored) => stored.seen(),
-        Value::Constant(constant) => constant.dims,
-        Value::Pending(_) | Value::Sequence(_) => import.tensor(name)?.dims(),
-    };
+pub fn shape(import: &Import<'_>, node: &Node<'_>) -> Result<Value, Refusal> {
+    let dims = import.dims(node.required(0)?)?;
     if node.kind() == "Size" {
         return Ok(Value::Constant(Constant::scalar(dims.iter().product::<usize>() as f64, true)));
     }
