@@ -42,7 +42,7 @@ impl Dataset for Fixed {
             values.iter_mut().enumerate().for_each(|(i, x)| *x = (7 * i as i32 + 3) % classes);
         };
         match self.0 {
-            "tokens" | "language" | "attention" => {
+            "tokens" | "language" | "attention" | "rotary" | "dropped" => {
                 let tokens = batch.classes("x", &sample[0])?;
                 tokens.iter_mut().enumerate().for_each(|(i, x)| *x = (5 * i as i32 + i as i32 / 7) % 11);
             }
@@ -51,7 +51,9 @@ impl Dataset for Fixed {
         match self.0 {
             _ if sample.len() < 2 => {}
             "regression" => wave(batch.reals("targets", &sample[1])?, &|i| (0.21 * i).cos()),
-            "tokens" | "language" | "attention" => label(batch.classes("labels", &sample[1])?, 11),
+            "tokens" | "language" | "attention" | "rotary" | "dropped" => {
+                label(batch.classes("labels", &sample[1])?, 11)
+            }
             _ => label(batch.classes("labels", &sample[1])?, 5),
         }
         Ok(())
@@ -108,6 +110,17 @@ fn check(name: &'static str, limit: &str) {
     let _ = run(training(name, &options(), limit).iterations(3).save_weights(&weights));
     let again = run(training(name, &options(), limit).iterations(1).weights(&weights));
     assert!(again.losses[0] < whole.losses[2], "{name}: {:?} after {:?}", again.losses, whole.losses);
+}
+
+/// A network with masks that PyTorch draws otherwise: the same bits under both limits, and PyTorch's loss in evaluation.
+fn check_random(name: &'static str) {
+    let whole = run(training(name, &options(), "100%").iterations(3).verify(true));
+    let least = run(training(name, &options(), "min").iterations(3).verify(true));
+    assert_eq!((whole.verified, least.verified), (Some(true), Some(true)), "{name}");
+    assert_eq!(whole.losses, least.losses, "{name}");
+    let evaluated = run(training(name, &options().mode(Mode::Evaluation), "100%").iterations(1));
+    let (ours, theirs) = (evaluated.eval_loss[0], losses(name)[0]);
+    assert!((ours / theirs - 1.0).abs() < 1e-6, "{name}: {ours} and {theirs}");
 }
 
 #[test]
@@ -176,6 +189,47 @@ fn blocks_of_pixels_train_to_the_losses_of_pytorch() {
 }
 
 #[test]
+fn attention_with_biases_and_masks_trains_to_the_losses_of_pytorch() {
+    check("windows", "70%");
+    let graph = Source::open(file("windows")).unwrap().build(&options()).unwrap();
+    let count = |kind: &str| graph.nodes.values().filter(|node| node.kind.name() == kind).count();
+    // Two products and a softmax in both attentions, and one over tokens. A table of biases is looked up; the other one, whose heads come first, is
+    // multiplied by a matrix.
+    assert_eq!([count("batched-product"), count("softmax"), count("embedding")], [12, 3, 1]);
+    // Buffers are no weights.
+    let roles = |role| graph.persistent.iter().filter(move |parameter| parameter.role == role);
+    assert!(!roles(Role::Weight).any(|parameter| parameter.name == "mask"));
+    assert_eq!(roles(Role::Statistic).filter(|parameter| parameter.name == "mask").count(), 1);
+}
+
+#[test]
+fn normalizations_in_parts_are_one_op_and_train_to_the_losses_of_pytorch() {
+    for (name, normalizations) in
+        [("rotary", ["rms-norm", "cross-attention"]), ("roots", ["layer-norm", "sqrt"])]
+    {
+        check(name, "80%");
+        let graph = Source::open(file(name)).unwrap().build(&options()).unwrap();
+        let count = |kind: &str| graph.nodes.values().filter(|node| node.kind.name() == kind).count();
+        let found = normalizations.map(count);
+        // A root of sums of squares is no normalization.
+        let expected = if name == "rotary" { [2, 1] } else { [1, 3] };
+        assert_eq!((found, count("rms-norm") + count("layer-norm")), (expected, expected[0]), "{name}");
+    }
+}
+
+#[test]
+fn probabilities_of_attention_are_dropped() {
+    let source = Source::open(file("dropped")).unwrap();
+    let counts = |mode: Mode| {
+        let graph = source.build(&options().mode(mode)).unwrap();
+        ["dropout", "softmax", "cross-attention"]
+            .map(|kind| graph.nodes.values().filter(|node| node.kind.name() == kind).count())
+    };
+    assert_eq!([counts(Mode::Training), counts(Mode::Evaluation)], [[2, 1, 0], [0, 0, 1]]);
+    check_random("dropped");
+}
+
+#[test]
 fn random_masks_are_dropout() {
     let source = Source::open(file("random")).unwrap();
     let counts = |mode: Mode| {
@@ -185,13 +239,7 @@ fn random_masks_are_dropout() {
     // Elements, planes and samples; their masks act on the gradients as well. Planes and samples have ones of their own, and so has the loss.
     assert_eq!(counts(Mode::Training), [4, 3]);
     assert_eq!(counts(Mode::Evaluation), [0, 0]);
-    let whole = run(training("random", &options(), "100%").iterations(3).verify(true));
-    let least = run(training("random", &options(), "min").iterations(3).verify(true));
-    assert_eq!((whole.verified, least.verified), (Some(true), Some(true)));
-    assert_eq!(whole.losses, least.losses);
-    let evaluated = run(training("random", &options().mode(Mode::Evaluation), "100%").iterations(1));
-    let (ours, theirs) = (evaluated.eval_loss[0], losses("random")[0]);
-    assert!((ours / theirs - 1.0).abs() < 1e-6, "{ours} and {theirs}");
+    check_random("random");
 }
 
 #[test]

@@ -399,6 +399,7 @@ fn elementwise_operations() {
             Function::Reciprocal,
             Function::Softplus,
             Function::Sqrt,
+            Function::Step { bound: 0.25 },
         ] {
             check(&OpKind::Map { len, function });
             check(&OpKind::MapGrad { len, function });

@@ -20,7 +20,7 @@ use elbowroom_ir::{Id, OpId, TensorId};
 use crate::builder::{BuildError, Builder, Mode, Var};
 use crate::graph::{Graph, Node, Role};
 use crate::init::Init;
-use crate::op::{Adam, Channels, OpKind, Product, Rotation, Sgd};
+use crate::op::{Adam, Channels, Function, OpKind, Product, Rotation, Sgd};
 use crate::recurrent::Recurrent;
 
 /// Name of the op that makes the derivative of the loss to itself.
@@ -252,6 +252,8 @@ impl<'a> Backward<'a> {
                 self.emit(&node, "grad-bias", OpKind::BiasGrad(channels), &[dy], &x[1..])?;
                 self.contribute(x[0], dy, false)
             }
+            // Nothing depends on what a step compares.
+            OpKind::Map { function: Function::Step { .. }, .. } => Ok(()),
             OpKind::Map { len, function } => {
                 let saved = if function.grad_from_output() { y[0] } else { x[0] };
                 self.emit(&node, "grad", OpKind::MapGrad { len, function }, &[dy, saved], x)

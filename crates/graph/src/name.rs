@@ -60,6 +60,8 @@ impl OpKind {
             Self::MapGrad { function: Function::Softplus, .. } => "softplus-grad",
             Self::Map { function: Function::Sqrt, .. } => "sqrt",
             Self::MapGrad { function: Function::Sqrt, .. } => "sqrt-grad",
+            Self::Map { function: Function::Step { .. }, .. } => "step",
+            Self::MapGrad { function: Function::Step { .. }, .. } => "step-grad",
             Self::Mul { .. } => "mul",
             Self::MulChannel(_) => "mul-channel",
             Self::MulChannelGrad(_) => "mul-channel-grad",

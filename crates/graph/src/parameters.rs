@@ -52,6 +52,11 @@ pub enum Function {
     Softplus,
     /// `√x`; derivative from `y`: `½ / y`.
     Sqrt,
+    /// `x > bound ? 1 : 0`; its derivative is 0.
+    Step {
+        /// The largest x with the value 0.
+        bound: f32,
+    },
 }
 
 impl Function {

@@ -97,7 +97,8 @@ impl OpKind {
                     | Function::Relu6
                     | Function::LeakyRelu { .. }
                     | Function::Clamp { .. }
-                    | Function::Abs => 1,
+                    | Function::Abs
+                    | Function::Step { .. } => 1,
                     Function::Reciprocal => 2,
                     Function::HardSigmoid | Function::HardSwish => 4,
                     Function::Elu { .. }

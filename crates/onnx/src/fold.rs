@@ -4,9 +4,17 @@ use crate::constant::{Constant, elements};
 use crate::node::Node;
 
 /// An index of this axis, counted from the end if it is negative.
-pub fn position(index: f64, extent: usize) -> Option<usize> {
+fn position(index: f64, extent: usize) -> Option<usize> {
     let index = if index < 0.0 { index + extent as f64 } else { index };
     (index >= 0.0 && index < extent as f64).then_some(index as usize)
+}
+
+/// Indices of the first axes as an index of the one that they make together.
+pub fn flat(place: &[f64], dims: &[usize]) -> Option<usize> {
+    place
+        .iter()
+        .zip(dims)
+        .try_fold(0, |joined: usize, (&at, &extent)| Some(joined * extent + position(at, extent)?))
 }
 
 /// The result of a node whose inputs are all known, in order and with `None` for those that are left out. `None` if it is no such operation.
@@ -153,13 +161,38 @@ pub fn fold(node: &Node<'_>, inputs: &[Option<Constant>]) -> Option<Constant> {
             let dims = [outer, &x.dims[depth..]].concat();
             let mut values = Vec::with_capacity(elements(&dims)?);
             for place in at.values.chunks(depth.max(1)) {
-                let mut from = 0;
-                for (&wanted, &extent) in place.iter().zip(&x.dims) {
-                    from = from * extent + position(wanted, extent)?;
-                }
+                let from = flat(place, &x.dims)?;
                 values.extend_from_slice(x.values.get(from * block..)?.get(..block)?);
             }
             (elements(&dims)? == values.len()).then_some(Constant { dims, values, whole: x.whole })?
+        }
+        "ScatterND" if node.text("reduction").is_none_or(|way| way == "none") => {
+            let (at, updates) = (y()?, inputs.get(2)?.as_ref()?);
+            let (&depth, outer) = at.dims.split_last()?;
+            let rest = x.dims.get(depth..)?;
+            if updates.dims != [outer, rest].concat() || at.values.is_empty() {
+                return None;
+            }
+            let block: usize = rest.iter().product();
+            let mut made = x.clone();
+            for (place, update) in at.values.chunks(depth.max(1)).zip(updates.values.chunks(block.max(1))) {
+                let first = flat(place, &x.dims)? * block;
+                made.values.get_mut(first..first + block)?.copy_from_slice(update.get(..block)?);
+            }
+            made
+        }
+        "Tile" => {
+            let counts: Vec<usize> =
+                y()?.ints().into_iter().map(|count| usize::try_from(count).ok()).collect::<Option<_>>()?;
+            if counts.len() != rank {
+                return None;
+            }
+            let apart = |counts: &[usize]| -> Vec<usize> {
+                counts.iter().zip(&x.dims).flat_map(|(&count, &extent)| [count, extent]).collect()
+            };
+            let repeated = x.clone().reshaped(apart(&vec![1; rank])).broadcast(&apart(&counts))?;
+            let dims = counts.iter().zip(&x.dims).map(|(&count, &extent)| count.checked_mul(extent));
+            repeated.reshaped(dims.collect::<Option<_>>()?)
         }
         "CumSum" => {
             let axis = axis(y()?.single()? as i64)?;

@@ -419,10 +419,9 @@ impl Import<'_> {
         Ok(self.b.push1(name, kind, inputs)?.id)
     }
 
-    /// Whether an op of this sort made a tensor.
-    pub fn made_by(&self, tensor: TensorId, is: impl Fn(&OpKind) -> bool) -> bool {
-        let maker = self.b.graph().nodes.values().find(|node| node.outputs.contains(&tensor));
-        maker.is_some_and(|node| is(&node.kind))
+    /// The op that made a tensor.
+    pub fn maker(&self, tensor: TensorId) -> Option<&elbowroom_graph::Node> {
+        self.b.graph().nodes.values().rev().find(|node| node.outputs.contains(&tensor))
     }
 
     /// The name of a value that is not an op by itself, as the end of a sentence.

@@ -16,6 +16,7 @@ mod fold;
 mod import;
 mod merged;
 mod node;
+mod normalized;
 mod ops;
 mod proto;
 mod selection;
@@ -151,6 +152,7 @@ impl Model {
             }
         }
         merged::separate(&mut graph, &mut initializers);
+        normalized::join(&mut graph, &initializers);
         Ok(Self { path: path.to_owned(), graph, opset, initializers })
     }
 

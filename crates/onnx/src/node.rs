@@ -69,6 +69,21 @@ impl<'m> Node<'m> {
         self.attribute(name).map(|attribute| attribute.floats.as_slice())
     }
 
+    /// The numbers that it holds, if it is a `Constant`.
+    pub fn constant(&self) -> Option<Constant> {
+        let scalar = |value: Option<f64>, whole| value.map(|value| Constant::scalar(value, whole));
+        self.tensor("value")
+            .and_then(Constant::of)
+            .or_else(|| scalar(self.float("value_float").map(f64::from), false))
+            .or_else(|| scalar(self.int("value_int").map(|value| value as f64), true))
+            .or_else(|| {
+                let ints = self.ints("value_ints")?;
+                let values = ints.iter().map(|&value| value as f64).collect();
+                Some(Constant { dims: vec![ints.len()], values, whole: true })
+            })
+            .or_else(|| Some(Constant::reals(self.floats("value_floats")?)))
+    }
+
     pub fn text(&self, name: &str) -> Option<String> {
         let bytes = self.attribute(name)?.string.as_ref()?;
         Some(String::from_utf8_lossy(bytes).into_owned())

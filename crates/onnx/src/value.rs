@@ -86,6 +86,8 @@ pub enum Pending {
     ScaledGelu { x: Tensor, form: Function, factor: f64 },
     /// `σ(x)`
     Sigmoid { x: Tensor },
+    /// Whether `x > bound`, or whether it is not.
+    Compared { x: Tensor, bound: f32, is_above: bool },
     /// Random numbers from 0 to 1.
     Random { dims: Vec<usize> },
     /// What random numbers keep.
@@ -121,6 +123,7 @@ impl Pending {
             | Self::GeluCurve { x, .. }
             | Self::GeluGate { x, .. }
             | Self::ScaledGelu { x, .. }
+            | Self::Compared { x, .. }
             | Self::Sigmoid { x } => x.dims(),
             Self::Random { dims } | Self::Mask(Mask { dims, .. }) => dims.clone(),
             Self::Product { x, weight } => with_last(x.dims(), weight.seen().last().copied()),
@@ -138,6 +141,7 @@ impl Pending {
             | Self::GeluGate { .. }
             | Self::ScaledGelu { .. } => "a part of GELU",
             Self::Sigmoid { .. } => "a sigmoid",
+            Self::Compared { .. } => "a comparison",
             Self::Random { .. } => "random numbers that nothing is compared with",
             Self::Mask(_) => "a random mask that multiplies no tensor",
             Self::Product { .. } => "a product with a weight",

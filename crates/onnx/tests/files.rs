@@ -8,7 +8,7 @@ use elbowroom_graph::{Mode, Role};
 use elbowroom_onnx::{Form, Loss, Model, OnnxError, Place};
 
 /// Those that leave the batch open.
-const NETWORKS: [&str; 12] = [
+const NETWORKS: [&str; 16] = [
     "regression",
     "tokens",
     "images",
@@ -21,6 +21,10 @@ const NETWORKS: [&str; 12] = [
     "sized",
     "blocks",
     "functions",
+    "windows",
+    "rotary",
+    "dropped",
+    "roots",
 ];
 
 fn data(name: &str) -> PathBuf {

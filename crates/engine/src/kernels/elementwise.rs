@@ -247,7 +247,7 @@ unsafe fn with_channel(
 
 /// Calls a loop with the function of a kind.
 macro_rules! by_function {
-    ($function:expr, $call:ident($($operand:expr),+), |$($x:ident),+| [$relu:ident, $gelu:ident, $tanh:ident, $sigmoid:ident, $relu6:ident, $silu:ident, $gelu_exact:ident, $hard_sigmoid:ident, $hard_swish:ident, $leaky_relu:ident, $clamp:ident, $elu:ident, $abs:ident, $exp:ident, $log:ident, $reciprocal:ident, $softplus:ident, $sqrt:ident]) => {
+    ($function:expr, $call:ident($($operand:expr),+), |$($x:ident),+| [$relu:ident, $gelu:ident, $tanh:ident, $sigmoid:ident, $relu6:ident, $silu:ident, $gelu_exact:ident, $hard_sigmoid:ident, $hard_swish:ident, $leaky_relu:ident, $clamp:ident, $elu:ident, $abs:ident, $exp:ident, $log:ident, $reciprocal:ident, $softplus:ident, $sqrt:ident, $step:ident]) => {
         match $function {
             Function::Relu => $call($($operand),+, #[inline(always)] |$($x),+| math::$relu($($x),+)),
             Function::Gelu => $call($($operand),+, #[inline(always)] |$($x),+| math::$gelu($($x),+)),
@@ -267,6 +267,7 @@ macro_rules! by_function {
             Function::Reciprocal => $call($($operand),+, #[inline(always)] |$($x),+| math::$reciprocal($($x),+)),
             Function::Softplus => $call($($operand),+, #[inline(always)] |$($x),+| math::$softplus($($x),+)),
             Function::Sqrt => $call($($operand),+, #[inline(always)] |$($x),+| math::$sqrt($($x),+)),
+            Function::Step { bound } => $call($($operand),+, #[inline(always)] |$($x),+| math::$step($($x),+, bound)),
         }
     };
 }
@@ -295,7 +296,8 @@ pub unsafe fn map(o: &Operands<'_>, pool: &ThreadPool, len: usize, function: Fun
             log,
             reciprocal,
             softplus,
-            sqrt
+            sqrt,
+            step
         ]);
     }
 }
@@ -324,7 +326,8 @@ pub unsafe fn map_grad(o: &Operands<'_>, pool: &ThreadPool, len: usize, function
             log_grad,
             reciprocal_grad,
             softplus_grad,
-            sqrt_grad
+            sqrt_grad,
+            step_grad
         ]);
     }
 }

@@ -118,6 +118,18 @@ pub fn sqrt_grad(dy: f32, y: f32) -> f32 {
     0.5 * dy / y
 }
 
+/// `x > bound ? 1 : 0`
+#[inline(always)]
+pub fn step(x: f32, bound: f32) -> f32 {
+    if x > bound { 1.0 } else { 0.0 }
+}
+
+/// `dy` times the derivative of [`step`], which is 0.
+#[inline(always)]
+pub fn step_grad(_: f32, _: f32, _: f32) -> f32 {
+    0.0
+}
+
 /// `ln(1 + eˣ)`, which is `max(x, 0) + ln(1 + e)` with `e = e^−|x|`, and that logarithm `ln((1 + z) / (1 − z))` with `z = e / (2 + e)`.
 #[inline(always)]
 pub fn softplus(x: f32) -> f32 {

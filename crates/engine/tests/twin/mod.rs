@@ -364,6 +364,7 @@ fn apply(function: Function, x: f64) -> f64 {
         Function::Reciprocal => x.recip(),
         Function::Softplus => x.exp().ln_1p(),
         Function::Sqrt => x.sqrt(),
+        Function::Step { bound } => f64::from(u8::from(x > bound.into())),
     }
 }
 
@@ -393,6 +394,7 @@ fn slope(function: Function, s: f64) -> f64 {
         Function::Reciprocal => -s * s,
         Function::Softplus => sigmoid(s),
         Function::Sqrt => 0.5 / s,
+        Function::Step { .. } => 0.0,
         Function::GeluExact => normal(s) + s * (-0.5 * s * s).exp() / (2.0 * std::f64::consts::PI).sqrt(),
     }
 }

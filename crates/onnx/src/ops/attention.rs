@@ -6,7 +6,7 @@ use elbowroom_ir::TensorId;
 use super::batched;
 use super::elementwise::{LOW, spread_sum};
 use super::functions::close;
-use crate::constant::Constant;
+use crate::constant::{Constant, elements};
 use crate::error::Refusal;
 use crate::import::Import;
 use crate::node::Node;
@@ -84,13 +84,34 @@ pub fn softmax(import: &mut Import<'_>, node: &Node<'_>) -> Result<Value, Refusa
 pub fn is_nan(import: &Import<'_>, node: &Node<'_>) -> Result<Value, Refusal> {
     let probabilities = match import.value(node.required(0)?)? {
         Value::Pending(Pending::Scores(scores)) => scores.normalized,
-        Value::Tensor(x) => import.made_by(x.id, |kind| matches!(kind, OpKind::Softmax { .. })),
+        Value::Tensor(x) => {
+            import.maker(x.id).is_some_and(|maker| matches!(maker.kind, OpKind::Softmax { .. }))
+        }
         _ => false,
     };
     match probabilities {
         true => Ok(Value::Constant(Constant::scalar(0.0, true))),
         false => Err("it is supported for probabilities of attention, which are numbers".into()),
     }
+}
+
+/// The causal mask as a tensor, which all layers share.
+fn causal_mask(import: &mut Import<'_>, [rows, columns]: [usize; 2]) -> Result<Tensor, Refusal> {
+    let seen = |at: usize| if at % columns <= at / columns { 0.0 } else { f64::NEG_INFINITY };
+    let count = elements(&[rows, columns]).ok_or("its mask is too large")?;
+    let values = (0..count).map(seen).collect();
+    let mask = Constant { dims: vec![rows, columns], values, whole: false };
+    import.frozen(&format!("causal.{rows}.{columns}"), &mask)
+}
+
+/// Creates what dropping the probabilities of scores needs in training: networks have the same tensors in all modes.
+pub fn prepare_dropout(import: &mut Import<'_>, value: &Value) -> Result<(), Refusal> {
+    let Value::Pending(Pending::Scores(scores)) = value else { return Ok(()) };
+    if scores.causal {
+        let dims = Pending::Scores(scores.clone()).dims();
+        causal_mask(import, [dims[dims.len() - 2], dims[dims.len() - 1]])?;
+    }
+    Ok(())
 }
 
 /// The ops of scores that are no part of an attention with one op.
@@ -102,12 +123,7 @@ pub fn realize(import: &mut Import<'_>, name: &str, scores: Scores) -> Result<Te
     let mut y = batched::product(import, &step("scores", !causal && !normalized), q, k)?;
     if causal {
         let dims = y.dims();
-        let [rows, columns] = [dims[dims.len() - 2], dims[dims.len() - 1]];
-        let seen = |at: usize| if at % columns <= at / columns { 0.0 } else { f64::NEG_INFINITY };
-        let values = (0..rows * columns).map(seen).collect();
-        let mask = Constant { dims: vec![rows, columns], values, whole: false };
-        // All layers share one.
-        let mask = import.frozen(&format!("causal.{rows}.{columns}"), &mask)?;
+        let mask = causal_mask(import, [dims[dims.len() - 2], dims[dims.len() - 1]])?;
         y = spread_sum(import, [&step("masked", !normalized), name], y, &mask)?;
     }
     if normalized {

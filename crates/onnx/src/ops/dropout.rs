@@ -5,6 +5,7 @@ use elbowroom_graph::op::OpKind;
 use elbowroom_graph::{Mode, Shape, Var};
 use elbowroom_ir::TensorId;
 
+use super::attention::prepare_dropout;
 use super::elementwise::spread_over;
 use super::functions::close;
 use crate::error::Refusal;
@@ -17,8 +18,13 @@ pub fn dropout(import: &mut Import<'_>, node: &Node<'_>) -> Result<Value, Refusa
     let from = node.required(0)?;
     let given = import.constant(node.input(1)).and_then(|ratio| ratio.single());
     let ratio = given.or_else(|| node.float("ratio").map(f64::from)).unwrap_or(0.5);
-    if ratio == 0.0 || import.b.mode() != Mode::Training {
-        return import.value(from);
+    let value = import.value(from)?;
+    if ratio == 0.0 {
+        return Ok(value);
+    }
+    if import.b.mode() != Mode::Training {
+        prepare_dropout(import, &value)?;
+        return Ok(value);
     }
     let x = import.tensor(from)?;
     let id = dropped(import, &node.name(), x.id, x.view.len(), ratio)?;
@@ -42,6 +48,11 @@ pub fn random(import: &Import<'_>, node: &Node<'_>) -> Result<Value, Refusal> {
         return Err("only random numbers from 0 to 1, of which a mask is made, are supported".into());
     }
     Ok(Value::Pending(Pending::Random { dims: import.dims(node.required(0)?)? }))
+}
+
+/// Whether random numbers are compared.
+pub fn is_mask(import: &Import<'_>, node: &Node<'_>) -> Result<bool, Refusal> {
+    Ok(matches!(import.value(node.required(0)?)?, Value::Pending(Pending::Random { .. })))
 }
 
 /// `Less`: a random mask.

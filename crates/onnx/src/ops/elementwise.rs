@@ -2,10 +2,13 @@
 
 use elbowroom_graph::op::{Channels, Function, OpKind};
 
+use super::batched::joined;
 use super::functions::{GELU_CUBE, close, gelu, map};
+use super::joined::repeated;
 use super::{attention, dense, dropout};
-use crate::constant::Constant;
+use crate::constant::{Constant, elements};
 use crate::error::Refusal;
+use crate::fold::fold;
 use crate::import::Import;
 use crate::node::Node;
 use crate::value::{Mask, Pending, Scores, Tensor, Value};
@@ -13,6 +16,8 @@ use crate::view::inverse;
 
 /// Numbers from here on downwards are masks: a softmax makes nothing of scores to which they are added.
 pub const LOW: f64 = -1e4;
+/// From here on ln(1 + eˣ) is x in single precision.
+const LINEAR: f32 = 17.0;
 
 /// An input times a known number.
 pub fn scale(import: &mut Import<'_>, from: &str, by: f64) -> Result<Value, Refusal> {
@@ -22,7 +27,13 @@ pub fn scale(import: &mut Import<'_>, from: &str, by: f64) -> Result<Value, Refu
 
 /// A value times a known number.
 fn scaled(import: &mut Import<'_>, from: &str, value: Value, by: f64) -> Result<Value, Refusal> {
+    if by == 1.0 {
+        return Ok(value);
+    }
     Ok(Value::Pending(match value {
+        Value::Constant(numbers) => {
+            return Ok(Value::Constant(numbers.map(numbers.whole, |number| number * by)));
+        }
         Value::Pending(Pending::Scaled { x, factor }) => Pending::Scaled { x, factor: factor * by },
         Value::Pending(Pending::Mask(mask)) => Pending::Mask(Mask { factor: mask.factor * by, ..mask }),
         Value::Pending(Pending::Cube { x, factor }) => Pending::Cube { x, factor: factor * by },
@@ -50,30 +61,122 @@ fn number(value: &Value) -> Option<f64> {
     }
 }
 
-/// A tensor or a number, element by element as a known condition says.
+/// One of two values, element by element, as a known condition says or a comparison.
 pub fn choice(import: &mut Import<'_>, node: &Node<'_>) -> Result<Value, Refusal> {
-    let condition = import.constant(node.input(0)).ok_or("its condition is computed by the network")?;
+    let from = node.required(0)?;
     let names = [node.required(1)?, node.required(2)?];
     let values = [operand(import, names[0])?, operand(import, names[1])?];
-    let (of_tensor, fill) = match [number(&values[0]), number(&values[1])] {
-        [_, Some(fill)] => (0, fill),
-        [Some(fill), None] => (1, fill),
-        _ => return Err("one of the values that it chooses from is no known number".into()),
+    let masks = match import.value(from)? {
+        Value::Constant(condition) => {
+            let truths =
+                |wanted: bool| condition.map(false, |truth| f64::from(u8::from((truth != 0.0) == wanted)));
+            let [first, second] = [true, false].map(truths);
+            for (at, mask) in [&first, &second].into_iter().enumerate() {
+                if mask.values.iter().all(|&keeps| keeps == 1.0) && number(&values[1 - at]).is_some() {
+                    return import.value(names[at]);
+                }
+            }
+            if let Some(added) = low(&values, [&first, &second]) {
+                let (at, mask) = added;
+                let masked = format!("{}.mask", node.name());
+                return plus(
+                    import,
+                    &node.name(),
+                    [names[at], &masked],
+                    [values[at].clone(), Value::Constant(mask)],
+                );
+            }
+            [first, second].map(Value::Constant)
+        }
+        Value::Pending(Pending::Compared { x, bound, is_above }) => {
+            // PyTorch writes ln(1 + eˣ) as x where that is the same number.
+            let softplus = OpKind::Map { len: x.view.len(), function: Function::Softplus };
+            if let (true, Value::Tensor(same), Value::Tensor(y)) = (is_above, &values[0], &values[1])
+                && bound >= LINEAR
+                && *same == x
+                && import.maker(y.id).is_some_and(|maker| maker.kind == softplus && maker.inputs == [x.id])
+            {
+                return Ok(values[1].clone());
+            }
+            [is_above, !is_above]
+                .map(|is_above| Value::Pending(Pending::Compared { x: x.clone(), bound, is_above }))
+        }
+        _ => return Err("its condition is computed by the network, and no comparison with a number".into()),
     };
-    let keeps = condition.map(false, |truth| f64::from(u8::from((truth != 0.0) == (of_tensor == 0))));
-    if keeps.values.iter().all(|&keeps| keeps == 1.0) {
-        return import.value(names[of_tensor]);
+    let name = node.name();
+    let mut parts = Vec::new();
+    for (at, (mask, value)) in masks.into_iter().zip(values).enumerate() {
+        let (kept, of_mask) = (format!("{name}.{at}"), format!("{name}.{at}.mask"));
+        let part = match number(&value) {
+            Some(0.0) => continue,
+            Some(fill) => scaled(import, &of_mask, mask, fill)?,
+            None => times(import, &kept, [names[at], &of_mask], [value, mask])?,
+        };
+        parts.push((kept, part));
     }
-    let (name, from, value) = (node.name(), names[of_tensor], values[of_tensor].clone());
-    let (kept, masked) = (format!("{name}.kept"), format!("{name}.mask"));
-    let otherwise = keeps.map(false, |keeps| if keeps == 1.0 { 0.0 } else { fill });
-    // A softmax makes nothing of scores to which a mask is added, and nothing of −∞.
-    let scores = matches!(&value, Value::Pending(Pending::Scores(scores)) if !scores.normalized);
-    let value = match fill <= LOW && (scores || fill == f64::NEG_INFINITY) {
-        true => value,
-        false => times(import, &kept, [from, &kept], [value, Value::Constant(keeps)])?,
+    match <[_; 2]>::try_from(parts) {
+        Ok([(first, a), (second, b)]) => plus(import, &name, [&first, &second], [a, b]),
+        Err(parts) => {
+            let part = parts.into_iter().next().map(|(_, part)| part);
+            part.ok_or_else(|| "it chooses from zeros alone".into())
+        }
+    }
+}
+
+/// A mask that may be added to one of two values, of which the other one is so low a number that a softmax makes nothing of it: to scores, or −∞ to
+/// any tensor.
+fn low(values: &[Value; 2], keeps: [&Constant; 2]) -> Option<(usize, Constant)> {
+    let (at, fill) = match [number(&values[0]), number(&values[1])] {
+        [None, Some(fill)] => (0, fill),
+        [Some(fill), None] => (1, fill),
+        _ => return None,
     };
-    plus(import, &name, [from, &masked], [value, Value::Constant(otherwise)])
+    let scores = matches!(&values[at], Value::Pending(Pending::Scores(scores)) if !scores.normalized);
+    let may_be_added = fill == f64::NEG_INFINITY || (scores && fill <= LOW);
+    may_be_added.then(|| (at, keeps[at].map(false, |keeps| if keeps == 1.0 { 0.0 } else { fill })))
+}
+
+/// `Greater` and its like: a tensor compared with a known number.
+pub fn comparison(import: &mut Import<'_>, node: &Node<'_>) -> Result<Value, Refusal> {
+    let names = [node.required(0)?, node.required(1)?];
+    let numbers = [number(&operand(import, names[0])?), number(&operand(import, names[1])?)];
+    // With the number on the right.
+    let (from, bound, is_swapped) = match numbers {
+        [_, Some(bound)] => (names[0], bound, false),
+        [Some(bound), _] => (names[1], bound, true),
+        _ => return Err("only a tensor and a known number are compared".into()),
+    };
+    let is_above = node.kind().starts_with("Greater") != is_swapped;
+    // x ≥ b is x > the number before b, and x < b is the contrary of x ≥ b.
+    let or_equal = node.kind().ends_with("OrEqual");
+    let bound = if or_equal == is_above { (bound as f32).next_down() } else { bound as f32 };
+    Ok(Value::Pending(Pending::Compared { x: import.tensor(from)?, bound, is_above }))
+}
+
+/// `ScatterND` of known numbers to known places.
+pub fn scattered(import: &mut Import<'_>, node: &Node<'_>) -> Result<Value, Refusal> {
+    let (from, name) = (node.required(0)?, node.name());
+    let (Some(places), Some(updates)) = (import.constant(node.input(1)), import.constant(node.input(2)))
+    else {
+        return Err("only known numbers are written, and to known places".into());
+    };
+    let x = import.tensor(from)?;
+    let dims = x.dims();
+    let of = |value: f64, updates: Constant| {
+        let count = elements(&dims)?;
+        let x = Constant { dims: dims.clone(), values: vec![value; count], whole: false };
+        fold(node, &[Some(x), Some(places.clone()), Some(Constant { whole: false, ..updates })])
+    };
+    let zeros = updates.map(false, |_| 0.0);
+    let (Some(kept), Some(added)) = (of(1.0, zeros), of(0.0, updates)) else {
+        return Err(format!("its places or numbers do not fit into extents {dims:?}").into());
+    };
+    let (of_kept, of_added) = (format!("{name}.kept"), format!("{name}.numbers"));
+    let y = times(import, &of_kept, [from, &of_kept], [Value::Tensor(x), Value::Constant(kept)])?;
+    match added.values.iter().all(|&number| number == 0.0) {
+        true => Ok(y),
+        false => plus(import, &name, [&of_kept, &of_added], [y, Value::Constant(added)]),
+    }
 }
 
 /// The axes of `whole` over which an operand of these extents does not repeat; `None` if it cannot repeat over the others.
@@ -130,6 +233,28 @@ pub fn spread_sum(
     };
     let id = import.pushed(name, kind, &[large.id, small.id])?;
     Ok(Tensor { id, ..large })
+}
+
+/// The larger one of two tensors with its name, and the smaller one, which repeats over it. Where each repeats over the other, the larger one is repeated.
+fn spread<'n>(
+    import: &mut Import<'_>,
+    name: &str,
+    names: [&'n str; 2],
+    [a, b]: [Tensor; 2],
+) -> Result<(Tensor, Tensor, &'n str), Refusal> {
+    let (large, small, [first, second]) = match a.view.len() >= b.view.len() {
+        true => (a, b, names),
+        false => (b, a, [names[1], names[0]]),
+    };
+    let small = import.dense(second, small)?;
+    let (own, other) = (large.dims(), small.dims());
+    match joined(&own, &other) {
+        Some(dims) if dims != own => {
+            let large = import.dense(first, large)?;
+            Ok((repeated(import, &format!("{name}.repeated"), large, &dims)?, small, first))
+        }
+        _ => Ok((large, small, first)),
+    }
 }
 
 /// Two tensors of equal extents whose memory has one order.
@@ -230,11 +355,7 @@ fn plus(
         let [a, b] = aligned(import, names, [a, b])?;
         return import.push(name, OpKind::Add { len: a.view.len() }, &[a.id, b.id], a.view);
     }
-    let (large, small, [first, second]) = match a.view.len() >= b.view.len() {
-        true => (a, b, names),
-        false => (b, a, [names[1], names[0]]),
-    };
-    let small = import.dense(second, small)?;
+    let (large, small, first) = spread(import, name, names, [a, b])?;
     spread_sum(import, [name, first], large, &small).map(Value::Tensor)
 }
 
@@ -296,11 +417,7 @@ fn times(
         let [a, b] = aligned(import, names, [a, b])?;
         return import.push(name, OpKind::Mul { len: a.view.len() }, &[a.id, b.id], a.view);
     }
-    let (large, small, [first, second]) = match a.view.len() >= b.view.len() {
-        true => (a, b, names),
-        false => (b, a, [names[1], names[0]]),
-    };
-    let small = import.dense(second, small)?;
+    let (large, small, first) = spread(import, name, names, [a, b])?;
     let (large, channels) = spread_over(import, first, large, &small.dims())?;
     import.push(name, OpKind::MulChannel(channels), &[large.id, small.id], large.view)
 }

@@ -30,6 +30,12 @@ pub fn realize(import: &mut Import<'_>, name: &str, pending: Pending) -> Result<
     match pending {
         Pending::Scaled { x, factor } => scaled(import, name, &x, factor),
         Pending::Sigmoid { x } => map(import, name, x, Function::Sigmoid),
+        Pending::Compared { x, bound, is_above: true } => map(import, name, x, Function::Step { bound }),
+        Pending::Compared { x, bound, is_above: false } => {
+            // x ≤ bound where −x ≥ −bound.
+            let x = scaled(import, &format!("{name}.negated"), &x, -1.0)?;
+            map(import, name, x, Function::Step { bound: (-bound).next_down() })
+        }
         Pending::ScaledGelu { x, form, factor } => {
             let gelu = map(import, &format!("{name}.gelu"), x, form)?;
             scaled(import, name, &gelu, factor)

@@ -15,7 +15,6 @@ mod pooling;
 mod resize;
 mod shape;
 
-use crate::constant::Constant;
 use crate::error::Refusal;
 use crate::import::Import;
 use crate::node::Node;
@@ -35,7 +34,9 @@ pub fn add(import: &mut Import<'_>, node: &Node<'_>) -> Result<Vec<Value>, Refus
         "Identity" | "Cast" | "CastLike" => cast(import, node)?,
         "Dropout" => dropout::dropout(import, node)?,
         "RandomUniformLike" => dropout::random(import, node)?,
-        "Less" => dropout::mask(import, node)?,
+        "Less" if dropout::is_mask(import, node)? => dropout::mask(import, node)?,
+        "Less" | "LessOrEqual" | "Greater" | "GreaterOrEqual" => elementwise::comparison(import, node)?,
+        "ScatterND" => elementwise::scattered(import, node)?,
         "Relu" | "Tanh" | "Gelu" | "Swish" | "Erf" | "Sigmoid" | "Clip" | "Neg" | "HardSigmoid"
         | "HardSwish" | "LeakyRelu" | "Elu" | "Abs" | "Exp" | "Log" | "Reciprocal" | "Softplus" | "Sqrt" => {
             functions::function(import, node)?
@@ -57,6 +58,7 @@ pub fn add(import: &mut Import<'_>, node: &Node<'_>) -> Result<Vec<Value>, Refus
         "LRN" => normalization::response(import, node)?,
         "Gemm" => dense::gemm(import, node)?,
         "MatMul" => dense::matmul(import, node)?,
+        "Einsum" => batched::einsum(import, node)?,
         "Softmax" => attention::softmax(import, node)?,
         "Attention" => attention::whole(import, node)?,
         "Pow" => functions::power(import, node)?,
@@ -110,19 +112,7 @@ pub fn realize(import: &mut Import<'_>, name: &str, pending: Pending) -> Result<
 }
 
 fn constant(node: &Node<'_>) -> Result<Value, Refusal> {
-    let scalar = |value: Option<f64>, whole| value.map(|value| Constant::scalar(value, whole));
-    let found = node
-        .tensor("value")
-        .and_then(Constant::of)
-        .or_else(|| scalar(node.float("value_float").map(f64::from), false))
-        .or_else(|| scalar(node.int("value_int").map(|value| value as f64), true))
-        .or_else(|| {
-            let ints = node.ints("value_ints")?;
-            let values = ints.iter().map(|&value| value as f64).collect();
-            Some(Constant { dims: vec![ints.len()], values, whole: true })
-        })
-        .or_else(|| Some(Constant::reals(node.floats("value_floats")?)));
-    found.map(Value::Constant).ok_or_else(|| {
+    node.constant().map(Value::Constant).ok_or_else(|| {
         "it holds no numbers of a type that is read (float, double, int32, int64, bool)".into()
     })
 }

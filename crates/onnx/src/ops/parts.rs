@@ -5,7 +5,7 @@ use elbowroom_graph::op::{Lookup, OpKind, Places};
 use super::joined::{padded, repeated};
 use super::matrix;
 use crate::error::Refusal;
-use crate::fold::position;
+use crate::fold::flat;
 use crate::import::Import;
 use crate::node::{AxisPart, Node};
 use crate::value::{Tensor, Value};
@@ -140,11 +140,7 @@ pub fn gather_nd(import: &mut Import<'_>, node: &Node<'_>) -> Result<Value, Refu
     };
     let (first, rest) = dims.split_at(depth);
     let place = |place: &[f64]| {
-        let joined = place
-            .iter()
-            .zip(first)
-            .try_fold(0, |joined, (&at, &extent)| Some(joined * extent + position(at, extent)?));
-        joined.ok_or_else(|| Refusal::from(format!("there is no element {place:?} of {dims:?}")))
+        flat(place, first).ok_or_else(|| Refusal::from(format!("there is no element {place:?} of {dims:?}")))
     };
     let wanted: Vec<usize> = indices.values.chunks(depth).map(place).collect::<Result<_, _>>()?;
     let x = import.reshaped(&name, x, &[&[first.iter().product()], rest].concat())?;

@@ -87,16 +87,10 @@ pub fn transpose(import: &mut Import<'_>, node: &Node<'_>) -> Result<Value, Refu
     let name = node.required(0)?;
     if let Value::Weight(stored) = import.value(name)? {
         let order = node.order(stored.dims.len())?;
-        if order.len() != 2 {
-            return Err(format!(
-                "it transposes the weight `{}` of {} axes, and matrices alone are",
-                stored.name,
-                order.len()
-            )
-            .into());
+        if order.len() == 2 {
+            let transposed = stored.transposed ^ (order == [1, 0]);
+            return Ok(Value::Weight(Stored { transposed, ..stored }));
         }
-        let transposed = stored.transposed ^ (order == [1, 0]);
-        return Ok(Value::Weight(Stored { transposed, ..stored }));
     }
     let tensor = import.tensor(name)?;
     let order = node.order(tensor.dims().len())?;

@@ -29,6 +29,10 @@ NEWER = {
     "fixed": {**DEFAULT, "optimize": False, "dynamic_shapes": None},
     "resized": {**DEFAULT, "optimize": False},
     "language": {**DEFAULT, "optimize": False},
+    "windows": {**DEFAULT, "optimize": False},
+    "rotary": {**DEFAULT, "optimize": False},
+    "dropped": {**DEFAULT, "optimize": False},
+    "roots": {**DEFAULT, "optimize": False},
     # The same network in a version that has attention as one operation.
     "attention": {**DEFAULT, "optimize": False, "opset_version": 23},
 }
@@ -239,6 +243,123 @@ class Functions(nn.Module):
         return self.head(x[:, :, ::2, 1::3].mean((2, 3)) + 0.2 * largest)
 
 
+class Windows(nn.Module):
+    """Attention that is no op by itself: in windows with a table of biases and a mask, with heads that are mixed, and with wider values."""
+
+    def __init__(self):
+        super().__init__()
+        self.stem, self.norm, self.head = nn.Conv2d(3, WIDTH, 1), nn.LayerNorm(WIDTH), nn.Linear(WIDTH, CLASSES)
+        self.table, self.biases = nn.Parameter(torch.randn(49, HEADS)), nn.Parameter(torch.randn(2, 7, 7))
+        self.qkv, self.out, self.mix = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH), nn.Linear(HEADS, HEADS)
+        self.key, self.value, self.project = nn.Linear(WIDTH, 8), nn.Linear(WIDTH, 24), nn.Linear(24, WIDTH)
+        places = torch.stack(torch.meshgrid(torch.arange(4), torch.arange(4), indexing="ij")).flatten(1)
+        apart = places[:, :, None] - places[:, None, :] + 3
+        self.register_buffer("index", apart[0] * 7 + apart[1])
+        self.register_buffer("rows", apart[0])
+        self.register_buffer("columns", apart[1])
+        area = torch.zeros(1, 8, 8, 1)
+        area[:, 2:6, :] = 1
+        area[:, 6:, 4:] = 2
+        area = self.cut(area).squeeze(-1)
+        self.register_buffer("mask", torch.zeros(4, 16, 16).masked_fill(area[:, :, None] != area[:, None, :], -100.0))
+
+    def cut(self, x):
+        return x.view(-1, 2, 4, 2, 4, x.shape[-1]).permute(0, 1, 3, 2, 4, 5).reshape(-1, 16, x.shape[-1])
+
+    def windows(self, x):
+        x = self.cut(torch.roll(x, (-2, -2), (1, 2)))
+        q, k, v = self.qkv(x).view(-1, 16, 3, HEADS, WIDTH // HEADS).permute(2, 0, 3, 1, 4)
+        bias = self.table[self.index.view(-1)].view(16, 16, HEADS).permute(2, 0, 1)
+        scores = (q * 0.5) @ k.transpose(-2, -1) + bias
+        scores = (scores.view(-1, 4, HEADS, 16, 16) + self.mask[None, :, None]).view(-1, HEADS, 16, 16)
+        p = self.mix(scores.softmax(-1).permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
+        x = self.out((p @ v).transpose(1, 2).reshape(-1, 16, WIDTH))
+        return x.view(-1, 2, 2, 4, 4, WIDTH).permute(0, 1, 3, 2, 4, 5).reshape(-1, 8, 8, WIDTH)
+
+    def pooled(self, x):
+        x = x[:, ::2, ::2].flatten(1, 2)
+        k, v = self.key(x).view(-1, 16, 2, 4).permute(0, 2, 3, 1), self.value(x).view(-1, 16, 2, 12).transpose(1, 2)
+        q = self.key(x).view(-1, 16, 2, 4).transpose(1, 2)
+        p = (q @ k * 0.5 + self.biases[:, self.rows, self.columns]).softmax(-1)
+        return self.project((p @ v).transpose(1, 2).flatten(2)).tile(1, 2, 1)
+
+    def forward(self, x):
+        x = self.norm(self.stem(x).permute(0, 2, 3, 1))
+        x = x + self.windows(x)
+        x = self.pooled(x)
+        x = x * torch.softmax(x, 1)
+        return self.head(x.sum(1))
+
+
+class Rotary(nn.Module):
+    """A language model as LLaMA's users write it: roots of mean squares and rotary positions in parts, keys that heads share."""
+
+    def __init__(self, dropped):
+        super().__init__()
+        self.dropped = dropped
+        self.tokens, self.head = nn.Embedding(VOCABULARY, WIDTH), nn.Linear(WIDTH, VOCABULARY, bias=False)
+        self.q, self.k, self.v = (nn.Linear(WIDTH, width, bias=False) for width in [WIDTH, 8, 8])
+        self.out, self.gate, self.up = (nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(3))
+        self.norm1, self.norm2 = nn.Parameter(torch.full((WIDTH,), 0.9)), nn.Parameter(torch.full((WIDTH,), 1.1))
+        self.register_buffer("frequencies", 1.0 / 10000 ** (torch.arange(0, 4, 2).float() / 4), persistent=False)
+
+    def norm(self, x, weight):
+        return weight * (x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-5))
+
+    def turned(self, x, angles):
+        half = torch.cat([-x[..., 2:], x[..., :2]], -1)
+        return x * angles.cos() + half * angles.sin()
+
+    def forward(self, tokens):
+        tokens = tokens.view(-1, LENGTH)
+        x = self.tokens(tokens)
+        angles = (self.frequencies[None, :, None] @ torch.arange(LENGTH)[None, None, :].float()).transpose(1, 2)
+        angles = torch.cat([angles, angles], -1)[:, None]
+        y = self.norm(x, self.norm1)
+        q, k, v = (layer(y).view(-1, LENGTH, layer.out_features // 4, 4).transpose(1, 2) for layer in [self.q, self.k, self.v])
+        q, k = self.turned(q, angles), self.turned(k, angles)
+        k, v = (part[:, :, None].expand(-1, 2, 2, LENGTH, 4).reshape(-1, HEADS, LENGTH, 4) for part in [k, v])
+        seen = torch.ones(LENGTH, LENGTH, dtype=torch.bool).tril()
+        scores = torch.where(seen, q @ k.transpose(2, 3) / 2.0, torch.finfo(torch.float32).min)
+        p = nn.functional.dropout(scores.softmax(-1), self.dropped, self.training)
+        x = x + self.out((p @ v).transpose(1, 2).flatten(2))
+        y = self.norm(x, self.norm2)
+        return self.head(x + nn.functional.silu(self.gate(y)) * self.up(y))
+
+
+class Roots(nn.Module):
+    """Exponentials, logarithms, roots and quotients, and a normalization of layers that is written in parts."""
+
+    def __init__(self):
+        super().__init__()
+        self.stem, self.head = nn.Conv2d(3, 8, 3, padding=1), nn.Linear(8, CLASSES)
+        self.inner = nn.ModuleList(nn.Conv2d(8, 8, 1) for _ in range(9))
+        self.functions = [
+            lambda x: torch.exp(-x.abs()),
+            lambda x: torch.log(x * x + 0.5),
+            lambda x: x / torch.sqrt(x * x + 1.0),
+            lambda x: 1.0 / (2.0 + x.abs()),
+            nn.Softplus(),
+            nn.Mish(),
+            nn.SELU(),
+            nn.CELU(0.7),
+            lambda x: nn.functional.normalize(x, dim=1),
+        ]
+        self.gamma, self.beta = nn.Parameter(torch.full((8,), 0.8)), nn.Parameter(torch.full((8,), 0.1))
+        self.register_buffer("kept", torch.arange(64).view(8, 8) % 3 != 0)
+        self.register_buffer("scale", torch.linspace(0.5, 1.5, 8).view(8, 1))
+
+    def forward(self, x):
+        x = self.stem(x)
+        for layer, function in zip(self.inner, self.functions):
+            x = x + function(layer(x))
+        x = torch.where(self.kept, x, 0.25) * self.scale
+        x = x.permute(0, 2, 3, 1)
+        d = x - x.mean(-1, keepdim=True)
+        x = d / torch.sqrt(d.pow(2).mean(-1, keepdim=True) + 1e-5) * self.gamma + self.beta
+        return self.head(x.mean((1, 2)) + 0.1 * x.norm(p=1, dim=(1, 2)) / 64 + (x**2).sum((1, 2)) ** 0.5 / 64)
+
+
 class Blocks(nn.Module):
     """Blocks of pixels as channels and back, as ONNX defines them."""
 
@@ -269,12 +390,16 @@ class Blocks(nn.Module):
         onnx.save(onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)]), path)
 
 
+# Modules of nodes, and whether a tensor is a parameter or a buffer.
+KEPT = ["pkg.torch.onnx.name_scopes", "pkg.torch.export.graph_signature.InputSpec.kind"]
+
+
 def strip(path):
-    """Removes what the exporter says of its sources, but for the modules of nodes."""
+    """Removes what the exporter says of its sources, but for what is read."""
     model = onnx.load(path)
     graph = model.graph
     for part in [model, graph, *graph.node, *graph.initializer, *graph.input, *graph.output, *graph.value_info]:
-        kept = [entry for entry in part.metadata_props if entry.key == "pkg.torch.onnx.name_scopes"]
+        kept = [entry for entry in part.metadata_props if entry.key in KEPT]
         del part.metadata_props[:]
         part.metadata_props.extend(kept)
     onnx.save(model, path)
@@ -318,6 +443,10 @@ def main():
     cases["blocks"] = (Blocks(), sine(BATCH, 3, 8, 8), cases["images"][2])
     cases["language"] = (Language(), tokens, cases["tokens"][2])
     cases["attention"] = cases["language"]
+    cases["windows"] = (Windows(), sine(BATCH, 3, 8, 8), cases["images"][2])
+    cases["rotary"] = (Rotary(0.0), tokens, cases["tokens"][2])
+    cases["dropped"] = (Rotary(0.2), tokens, cases["tokens"][2])
+    cases["roots"] = (Roots(), sine(BATCH, 3, 8, 8), cases["images"][2])
     table = json.loads((HERE / "losses.json").read_text())
     for name in sys.argv[1:] or cases:
         module, x, loss = cases[name]
@@ -329,7 +458,7 @@ def main():
             torch.onnx.export(module, (x,), path, input_names=["x"], output_names=["y"], **NEWER.get(name, OLDER))
         if name in NEWER:
             strip(path)
-        if name == "random":
+        if name in ["random", "dropped"]:
             # PyTorch's masks are other ones, and evaluation has none.
             table[name] = [loss(module.eval()(x)).item()]
         else:
