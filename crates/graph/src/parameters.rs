@@ -50,7 +50,7 @@ pub enum Function {
     Reciprocal,
     /// `ln(1 + eˣ)`; derivative from `x`: `1 / (1 + e^−x)`.
     Softplus,
-    /// `√x`; derivative from `y`: `½ / y`.
+    /// `√x`; derivative from `y`: `½ / y`, but 0 at 0, so that the norm of zeros has a gradient.
     Sqrt,
     /// `x > bound ? 1 : 0`; its derivative is 0.
     Step {

@@ -102,8 +102,6 @@ pub fn fold(node: &Node<'_>, inputs: &[Option<Constant>]) -> Option<Constant> {
             let values = picked.map(|(&c, (&a, &b))| if c == 0.0 { b } else { a }).collect();
             Constant { dims: chosen.dims, values, whole: y()?.whole }
         }
-        "Shape" => Constant::list(x.dims.iter().copied()),
-        "Size" => Constant::scalar(x.values.len() as f64, true),
         "ConstantOfShape" => {
             let dims: Vec<usize> =
                 x.ints().into_iter().map(|extent| usize::try_from(extent).ok()).collect::<Option<_>>()?;

@@ -14,7 +14,7 @@ use crate::error::Refusal;
 use crate::fold::fold;
 use crate::node::Node;
 use crate::selection::{Entry, MOST, RATE, entries, needed};
-use crate::value::{Pending, Stored, Tensor, Value};
+use crate::value::{Stored, Tensor, Value};
 use crate::view::View;
 use crate::weights::{Form, Initializer, Place, Weight};
 use crate::{Built, Loss, Model, OnnxError, ops};
@@ -327,7 +327,7 @@ impl Import<'_> {
         self.parameter(stored, form, Role::Weight)
     }
 
-    /// A weight, or known numbers that stay as they are, with this number of elements.
+    /// A weight, known numbers that stay as they are, or, as no statistic, what the network computes, with this number of elements.
     pub fn vector(&mut self, name: &str, len: usize, role: Role) -> Result<TensorId, Refusal> {
         match self.value(name)? {
             Value::Weight(stored) if stored.dims.iter().product::<usize>() == len => {
@@ -337,9 +337,17 @@ impl Import<'_> {
             Value::Weight(Stored { dims, .. }) | Value::Constant(Constant { dims, .. }) => {
                 Err(format!("`{name}` has extents {dims:?} instead of {len} elements").into())
             }
-            _ => {
-                Err(format!("`{name}` is computed by the network, and a weight of the file is expected")
+            _ if role == Role::Statistic => {
+                Err(format!("`{name}` is computed by the network, and a tensor of the file is expected")
                     .into())
+            }
+            _ => {
+                let x = self.dense_input(name)?;
+                let dims = x.dims();
+                match dims.iter().product::<usize>() == len {
+                    true => Ok(x.id),
+                    false => Err(format!("`{name}` has extents {dims:?} instead of {len} elements").into()),
+                }
             }
         }
     }
@@ -422,16 +430,5 @@ impl Import<'_> {
     /// The op that made a tensor.
     pub fn maker(&self, tensor: TensorId) -> Option<&elbowroom_graph::Node> {
         self.b.graph().nodes.values().rev().find(|node| node.outputs.contains(&tensor))
-    }
-
-    /// The name of a value that is not an op by itself, as the end of a sentence.
-    pub fn described(value: &Value) -> &'static str {
-        match value {
-            Value::Constant(_) => "known numbers",
-            Value::Weight(_) => "a weight",
-            Value::Tensor(_) => "a tensor",
-            Value::Pending(pending) => Pending::name(pending),
-            Value::Sequence(_) => "a sequence",
-        }
     }
 }

@@ -1,4 +1,5 @@
-//! Normalizations that exporters write in parts: of layers before opset 17, and by the root mean square before opset 23.
+//! Normalizations that exporters write in parts: of layers before opset 17, by the root mean square before opset 23, and batch normalization by statistics
+//! that are computed from the batch.
 //!
 //! ```text
 //! x ─┬────────────────────────▶ Div ─▶ Mul γ ─▶ Add β        x − mean(x) takes the place of x in that of layers
@@ -21,8 +22,12 @@ const STEPS: usize = 3;
 /// Puts one node in the place of the last node of each.
 pub fn join(graph: &mut Graph, initializers: &HashMap<String, Initializer>) {
     let parts = Parts::of(graph, initializers);
-    let roots = (0..graph.nodes.len()).filter(|&at| graph.nodes[at].kind == "Sqrt");
-    let found: Vec<(usize, proto::Node)> = roots.filter_map(|root| parts.normalization(root)).collect();
+    let of = |at: usize| match graph.nodes[at].kind.as_str() {
+        "Sqrt" => parts.normalization(at),
+        "BatchNormalization" => parts.of_batch(at),
+        _ => None,
+    };
+    let found: Vec<(usize, proto::Node)> = (0..graph.nodes.len()).filter_map(of).collect();
     for (last, node) in found {
         graph.nodes[last] = node;
     }
@@ -102,13 +107,36 @@ impl<'g> Parts<'g> {
         }
     }
 
-    /// A node that is the mean over the last axis: its operand.
-    fn mean(&self, name: &str) -> Option<&'g str> {
-        let maker = self.maker(name, "ReduceMean")?;
-        let node = Node(maker);
+    /// A node that is a mean over axes that are known: its operand, and these.
+    fn mean_over(&self, name: &str) -> Option<(&'g str, Vec<i64>)> {
+        let node = Node(self.maker(name, "ReduceMean")?);
         let axes = node.ints("axes").map(<[i64]>::to_vec);
         let axes = axes.or_else(|| self.known(node.input(1)?).map(|axes| axes.ints()))?;
-        (axes == [-1] && node.int("keepdims").unwrap_or(1) != 0).then(|| node.input(0)).flatten()
+        Some((node.input(0)?, axes))
+    }
+
+    /// A node that is the mean over the last axis, and keeps it: its operand.
+    fn mean(&self, name: &str) -> Option<&'g str> {
+        let keeps = Node(self.maker(name, "ReduceMean")?).int("keepdims").unwrap_or(1) != 0;
+        let (x, axes) = self.mean_over(name)?;
+        (keeps && axes == [-1]).then_some(x)
+    }
+
+    /// The batch normalization at this place without its statistics, if they are computed from the batch: of a module that has none.
+    fn of_batch(&self, at: usize) -> Option<(usize, proto::Node)> {
+        let node = &self.nodes[at];
+        let [x, _, _, mean, variance] = node.inputs.as_slice() else { return None };
+        let (same, axes) = self.mean_over(mean)?;
+        let (squares, also) = self.mean_over(variance)?;
+        let [minuend, center] = self.maker(self.square(squares)?, "Sub")?.inputs.as_slice() else {
+            return None;
+        };
+        // All axes but the channels'.
+        let others =
+            axes.first() == Some(&0) && axes[1..].iter().zip(2..).all(|(&axis, other)| axis == other);
+        let is_own = same == x && minuend == x && self.mean_over(center)? == (x, axes.clone());
+        let inputs = node.inputs[..3].to_vec();
+        (is_own && others && also == axes).then(|| (at, proto::Node { inputs, ..node.clone() }))
     }
 
     /// A node that is a square: its operand.

@@ -112,10 +112,10 @@ pub fn sqrt(x: f32) -> f32 {
     x.sqrt()
 }
 
-/// `dy` times the derivative of [`sqrt`] where it gave `y`.
+/// `dy` times the derivative of [`sqrt`] where it gave `y`, which is 0 at 0.
 #[inline(always)]
 pub fn sqrt_grad(dy: f32, y: f32) -> f32 {
-    0.5 * dy / y
+    if y == 0.0 { 0.0 } else { 0.5 * dy / y }
 }
 
 /// `x > bound ? 1 : 0`
@@ -371,5 +371,6 @@ mod tests {
         assert!((log(f32::MAX) - 88.722_84).abs() < 1e-5);
         assert_eq!((softplus(100.0), softplus(-100.0)), (100.0, 0.0));
         assert!(softplus(f32::NAN).is_nan());
+        assert_eq!((sqrt_grad(0.0, 0.0), sqrt_grad(3.0, 0.0), sqrt_grad(3.0, 1.5)), (0.0, 0.0, 1.0));
     }
 }

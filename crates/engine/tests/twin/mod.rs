@@ -393,6 +393,7 @@ fn slope(function: Function, s: f64) -> f64 {
         Function::Log => s.recip(),
         Function::Reciprocal => -s * s,
         Function::Softplus => sigmoid(s),
+        Function::Sqrt if s == 0.0 => 0.0,
         Function::Sqrt => 0.5 / s,
         Function::Step { .. } => 0.0,
         Function::GeluExact => normal(s) + s * (-0.5 * s * s).exp() / (2.0 * std::f64::consts::PI).sqrt(),

@@ -115,17 +115,12 @@ fn groups(node: &Node<'_>, channels: [usize; 2]) -> Result<usize, Refusal> {
     }
 }
 
-/// The extents of a weight of the file.
+/// The extents of a weight, of the file or computed.
 fn weight(import: &Import<'_>, node: &Node<'_>) -> Result<Vec<usize>, Refusal> {
-    match import.value(node.required(1)?)? {
-        Value::Weight(stored) if (3..=4).contains(&stored.dims.len()) && !stored.transposed => {
-            Ok(stored.dims)
-        }
-        value => Err(format!(
-            "its weight is {}, and a tensor of the file with three or four axes is expected",
-            Import::described(&value)
-        )
-        .into()),
+    let dims = import.dims(node.required(1)?)?;
+    match (3..=4).contains(&dims.len()) {
+        true => Ok(dims),
+        false => Err(format!("its weight has extents {dims:?}, and three or four axes are expected").into()),
     }
 }
 

@@ -3,7 +3,8 @@
 use elbowroom_graph::op::{OpKind, Product};
 use elbowroom_ir::TensorId;
 
-use super::attention;
+use super::elementwise::spread_sum;
+use super::{attention, batched};
 use crate::error::Refusal;
 use crate::import::{Import, expect_size};
 use crate::node::Node;
@@ -52,10 +53,12 @@ pub fn gemm(import: &mut Import<'_>, node: &Node<'_>) -> Result<Value, Refusal> 
     if !one("alpha") || (node.input(2).is_some() && !one("beta")) || node.int("transA").unwrap_or(0) != 0 {
         return Err("only alpha = beta = 1 and transA = 0 are supported".into());
     }
-    let Value::Weight(mut weight) = import.value(node.required(1)?)? else {
-        return Err("its second operand is no weight of the file; MatMul takes two tensors".into());
+    let second = node.required(1)?;
+    let transposes = node.int("transB").unwrap_or(0) != 0;
+    let Value::Weight(mut weight) = import.value(second)? else {
+        return of_tensors(import, node, second, transposes);
     };
-    weight.transposed ^= node.int("transB").unwrap_or(0) != 0;
+    weight.transposed ^= transposes;
     let outputs = weight.seen().last().copied().unwrap_or(0);
     let x = import.tensor(node.required(0)?)?;
     // Parameters come in the order weight, bias.
@@ -63,6 +66,27 @@ pub fn gemm(import: &mut Import<'_>, node: &Node<'_>) -> Result<Value, Refusal> 
     let bias =
         node.input(2).map(|name| import.vector(name, outputs, elbowroom_graph::Role::Weight)).transpose()?;
     product(import, &node.name(), x, &weight, bias).map(Value::Tensor)
+}
+
+/// `Gemm` whose second operand the network computes, as a weight of normalized rows.
+fn of_tensors(
+    import: &mut Import<'_>,
+    node: &Node<'_>,
+    second: &str,
+    transposes: bool,
+) -> Result<Value, Refusal> {
+    let (name, a, mut b) = (node.name(), import.tensor(node.required(0)?)?, import.tensor(second)?);
+    if [a.dims().len(), b.dims().len()] != [2, 2] {
+        return Err("its operands are no matrices".into());
+    }
+    if transposes {
+        b.view = b.view.transposed();
+    }
+    let Some(bias) = node.input(2) else { return batched::product(import, &name, a, b).map(Value::Tensor) };
+    let product = format!("{name}.product");
+    let y = batched::product(import, &product, a, b)?;
+    let bias = import.dense_input(bias)?;
+    spread_sum(import, [&name, &product], y, &bias).map(Value::Tensor)
 }
 
 /// `MatMul`: with a matrix of the file, or of two tensors.

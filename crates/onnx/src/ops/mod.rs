@@ -21,11 +21,13 @@ use crate::node::Node;
 use crate::value::{Pending, Tensor, Value};
 
 /// The operations that are read, as a refusal of another one lists them.
-const NAMES: &str = "Add, Attention, AveragePool, BatchNormalization, Clip, Concat, Conv, ConvTranspose, DepthToSpace, Div, Dropout (also in parts), Elu, Erf \
-    (in GELU), Expand, Flatten, Gather, Gelu, Gemm, GlobalAveragePool, GlobalMaxPool, GroupNormalization, HardSigmoid, HardSwish, \
-    InstanceNormalization, LayerNormalization, LeakyRelu, LRN, MatMul, Max and Min (with a number), MaxPool, Mul, Neg, Pad, Pow \
-    (2 and 3), PRelu, ReduceMax, ReduceMean, ReduceSum, Relu, Reshape, Resize, RMSNormalization, Sigmoid, Slice, Softmax (in attention), \
-    SpaceToDepth, Split, SplitToSequence, Squeeze, Sub, Swish, Tanh, Transpose, Unsqueeze, Upsample, and computations of shapes";
+const NAMES: &str = "Abs, Add, Attention, AveragePool, BatchNormalization, Celu, Clip, Concat, Conv, ConvTranspose, DepthToSpace, Div, Dropout (also in parts), \
+    Einsum (of two tensors), Elu, Erf (in GELU), Exp, Expand, Flatten, Gather, GatherND, Gelu, Gemm, GlobalAveragePool, GlobalMaxPool, Greater and Less \
+    (than a number), GroupNormalization, HardSigmoid, HardSwish, InstanceNormalization, LayerNormalization, LeakyRelu, Log, LRN, MatMul, Max and Min \
+    (with a number), MaxPool, Mish, Mul, Neg, Pad, Pow (2, 3, ½, −½, −1), PRelu, Reciprocal, ReduceL1, ReduceL2, ReduceMax, ReduceMean, ReduceSum, \
+    ReduceSumSquare, Relu, Reshape, Resize, RMSNormalization, ScatterND (of known numbers), Selu, Sigmoid, Slice, Softmax, Softplus, SpaceToDepth, Split, \
+    SplitToSequence, Sqrt, Squeeze, Sub, Swish, Tanh, Tile, Transpose, Unsqueeze, Upsample, Where (by known truths or a comparison), and computations \
+    of shapes";
 
 /// The results of a node.
 pub fn add(import: &mut Import<'_>, node: &Node<'_>) -> Result<Vec<Value>, Refusal> {
@@ -87,9 +89,6 @@ pub fn add(import: &mut Import<'_>, node: &Node<'_>) -> Result<Vec<Value>, Refus
 /// The sentence about an operation that is not read.
 fn missing(kind: &str) -> Refusal {
     let advice = match kind {
-        "Sqrt" | "ReduceVar" => {
-            "export with opset_version=17 or later, where layer normalization is one operation, or 23, where that by the root mean square is; "
-        }
         "If" | "Loop" | "Scan" => {
             "export with fixed sizes other than the batch, so that nothing depends on a condition; "
         }

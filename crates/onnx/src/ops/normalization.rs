@@ -29,9 +29,13 @@ pub fn batch(import: &mut Import<'_>, node: &Node<'_>) -> Result<Value, Refusal>
     let epsilon = node.float("epsilon").unwrap_or(EPSILON);
     let gamma = import.vector(node.required(1)?, dims[1], Role::Weight)?;
     let beta = import.vector(node.required(2)?, dims[1], Role::Weight)?;
+    let name = node.name();
+    // Without statistics of its own ([`crate::normalized`]), it takes the batch's in all modes.
+    if node.input(3).is_none() {
+        return import.push(&name, OpKind::BatchNorm { channels, epsilon }, &[x.id, gamma, beta], x.view);
+    }
     let mean = import.vector(node.required(3)?, dims[1], Role::Statistic)?;
     let variance = import.vector(node.required(4)?, dims[1], Role::Statistic)?;
-    let name = node.name();
     if import.b.mode() != Mode::Training {
         let kind = OpKind::BatchNormInference { channels, epsilon };
         return import.push(&name, kind, &[x.id, gamma, beta, mean, variance], x.view);

@@ -328,7 +328,7 @@ class Rotary(nn.Module):
 
 
 class Roots(nn.Module):
-    """Exponentials, logarithms, roots and quotients, and a normalization of layers that is written in parts."""
+    """Exponentials, logarithms, roots and quotients, weights that are computed, comparisons, and a normalization that is written in parts."""
 
     def __init__(self):
         super().__init__()
@@ -346,6 +346,8 @@ class Roots(nn.Module):
             lambda x: nn.functional.normalize(x, dim=1),
         ]
         self.gamma, self.beta = nn.Parameter(torch.full((8,), 0.8)), nn.Parameter(torch.full((8,), 0.1))
+        self.plain, self.filters = nn.BatchNorm2d(8, track_running_stats=False), nn.Parameter(torch.randn(8, 8, 3, 3))
+        self.matrix, self.gates, self.shift = (nn.Parameter(torch.randn(*dims)) for dims in [(8, 8), (8, 8), (8,)])
         self.register_buffer("kept", torch.arange(64).view(8, 8) % 3 != 0)
         self.register_buffer("scale", torch.linspace(0.5, 1.5, 8).view(8, 1))
 
@@ -353,11 +355,16 @@ class Roots(nn.Module):
         x = self.stem(x)
         for layer, function in zip(self.inner, self.functions):
             x = x + function(layer(x))
+        x = nn.functional.conv2d(x, self.filters / self.filters.pow(2).sum((1, 2, 3), keepdim=True).sqrt(), padding=1)
+        x = self.plain(x)
+        x = torch.where(x > 0.3, x, 0.2 * x) + (x.mean(2, keepdim=True) * x.mean(3, keepdim=True)).relu()
+        x = torch.einsum("bchw,dc->bdhw", x, torch.tanh(self.gates))
         x = torch.where(self.kept, x, 0.25) * self.scale
         x = x.permute(0, 2, 3, 1)
         d = x - x.mean(-1, keepdim=True)
         x = d / torch.sqrt(d.pow(2).mean(-1, keepdim=True) + 1e-5) * self.gamma + self.beta
-        return self.head(x.mean((1, 2)) + 0.1 * x.norm(p=1, dim=(1, 2)) / 64 + (x**2).sum((1, 2)) ** 0.5 / 64)
+        x = x.mean((1, 2)) + 0.1 * x.norm(p=1, dim=(1, 2)) / 64 + (x**2).sum((1, 2)) ** 0.5 / 64
+        return self.head(nn.functional.linear(x, nn.functional.normalize(self.matrix, dim=1), self.shift))
 
 
 class Blocks(nn.Module):
