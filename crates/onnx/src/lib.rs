@@ -37,7 +37,7 @@ use prost::bytes::Bytes;
 pub use error::OnnxError;
 pub use weights::{Form, Place, Weight};
 
-use weights::Initializer;
+use weights::{Initializer, Kind};
 
 /// Versions of the set of operations that are read.
 const OPSETS: std::ops::RangeInclusive<i64> = 7..=26;
@@ -134,21 +134,19 @@ impl Model {
                 "it uses opset {opset}, and {first} to {last} are read; export it with opset_version=17"
             )));
         }
+        let kind = |other: proto::ValueInfo| {
+            let kind = other.metadata.iter().find(|entry| entry.key == KIND)?;
+            Some((other.name, Kind::named(&kind.value)))
+        };
+        let kinds: HashMap<String, Kind> =
+            std::mem::take(&mut graph.others).into_iter().filter_map(kind).collect();
         let mut initializers = HashMap::new();
         for tensor in std::mem::take(&mut graph.initializers) {
             let name = tensor.name.clone();
-            let initializer = Initializer::of(tensor, &bytes, path)?;
+            let kind = kinds.get(&name).copied().unwrap_or(Kind::Unknown);
+            let initializer = Initializer::of(tensor, kind, &bytes, path)?;
             if initializers.insert(name.clone(), initializer).is_some() {
                 return Err(format(format!("two initializers are called `{name}`")));
-            }
-        }
-        for other in std::mem::take(&mut graph.others) {
-            let kind =
-                other.metadata.iter().find(|entry| entry.key == KIND).map(|entry| entry.value.as_str());
-            if let (Some("BUFFER" | "CONSTANT_TENSOR"), Some(buffer)) =
-                (kind, initializers.get_mut(&other.name))
-            {
-                buffer.set_fixed(true);
             }
         }
         merged::separate(&mut graph, &mut initializers);

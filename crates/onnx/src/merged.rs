@@ -5,18 +5,24 @@
 //! tensor gets one of its own, unless the readers are calls of one module, whose weight is meant to be shared.
 //!
 //! Merged is what has several readers and one value throughout: two tensors of random numbers are never equal, so that a table of embeddings that is also
-//! the last layer stays one.
+//! the last layer stays one. A file that has two equal tensors was not written by an exporter that merges them, and is left as it is.
 
 use std::collections::{HashMap, HashSet};
 
 use crate::proto::{Graph, Node};
 use crate::weights::Initializer;
 
+/// Elements of a tensor that is merged at most, as PyTorch's exporter does it.
+const MERGED: usize = 1024;
+
 /// Where a node reads a tensor: its index, and that of the input.
 type Reading = (usize, usize);
 
 /// Gives the readers of merged weights tensors of their own, with names of the form in which PyTorch has them: `layer4.1.bn2.running_mean`.
 pub fn separate(graph: &mut Graph, initializers: &mut HashMap<String, Initializer>) {
+    if has_equal(initializers) {
+        return;
+    }
     let mut readings: HashMap<&str, Vec<Reading>> = HashMap::new();
     for (index, node) in graph.nodes.iter().enumerate() {
         for (input, name) in node.inputs.iter().enumerate() {
@@ -27,7 +33,7 @@ pub fn separate(graph: &mut Graph, initializers: &mut HashMap<String, Initialize
     }
     let mut merged: Vec<(String, Vec<Reading>)> = readings
         .into_iter()
-        .filter(|(name, places)| places.len() > 1 && initializers[*name].has_one_value())
+        .filter(|(name, places)| places.len() > 1 && initializers[*name].one_value().is_some())
         .map(|(name, places)| (name.to_owned(), places))
         .collect();
     // The order of names, where two weights want the same one.
@@ -53,14 +59,22 @@ pub fn separate(graph: &mut Graph, initializers: &mut HashMap<String, Initialize
                     }
                 };
                 // Of equal tensors, what the file says of a buffer holds for the one that has its name.
-                let mut copy = initializers[&name].clone();
-                copy.set_fixed(false);
-                initializers.insert(free.clone(), copy);
+                initializers.insert(free.clone(), initializers[&name].trained());
                 free
             });
             graph.nodes[index].inputs[input].clone_from(own);
         }
     }
+}
+
+/// Whether two tensors of the file are equal, which an exporter that merges equal ones would have merged.
+fn has_equal(initializers: &HashMap<String, Initializer>) -> bool {
+    let mut found = HashSet::new();
+    initializers.values().any(|initializer| {
+        let Initializer::Weight { dims, .. } = initializer else { return false };
+        let is_small = dims.iter().product::<usize>() <= MERGED;
+        is_small && initializer.one_value().is_some_and(|value| !found.insert((dims, value)))
+    })
 }
 
 /// To which parameter of which module of the exported program a tensor belongs.
@@ -190,6 +204,21 @@ mod tests {
         ];
         let (inputs, _) = separated(nodes, &[("w", &[0.5, 2.0]), ("s", &[1.0]), ("norm.bias", &[0.0; 2])]);
         assert_eq!([&inputs[0][1], &inputs[1][1]], ["head.0.bias", "norm.bias"]);
+    }
+
+    #[test]
+    fn files_with_equal_tensors_stay_as_they_are() {
+        let nodes = || {
+            vec![
+                node("Mul", "n0", "['', 'a', 'mul']", &["x", "scale"]),
+                node("Mul", "n1", "['', 'b', 'mul']", &["y", "scale"]),
+                node("Add", "n2", "['', 'b', 'add']", &["z", "other"]),
+            ]
+        };
+        let (inputs, _) = separated(nodes(), &[("scale", &[1.0; 3]), ("other", &[1.0; 3])]);
+        assert_eq!([&inputs[0][0], &inputs[1][0]], ["scale", "scale"]);
+        let (inputs, _) = separated(nodes(), &[("scale", &[1.0; 3]), ("other", &[0.0; 3])]);
+        assert_ne!(inputs[0][0], inputs[1][0]);
     }
 
     #[test]

@@ -81,10 +81,32 @@ impl Weight {
     }
 }
 
+/// What the file says of a tensor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A parameter of a module, which is trained.
+    Parameter,
+    /// A buffer of a module or a tensor of the program, which stay as they are.
+    Buffer,
+    /// Nothing.
+    Unknown,
+}
+
+impl Kind {
+    /// As PyTorch's exporter names it.
+    pub fn named(name: &str) -> Self {
+        match name {
+            "PARAMETER" => Self::Parameter,
+            "BUFFER" | "CONSTANT_TENSOR" => Self::Buffer,
+            _ => Self::Unknown,
+        }
+    }
+}
+
 /// A tensor of the file.
 #[derive(Clone, Debug)]
 pub enum Initializer {
-    /// Floats of one axis or more: a weight.
+    /// Floats of one axis or more, or a parameter: a weight.
     Weight {
         dims: Vec<usize>,
         place: Place,
@@ -101,7 +123,7 @@ pub enum Initializer {
 
 impl Initializer {
     /// Of a tensor in a file of these bytes.
-    pub fn of(tensor: Tensor, file: &Bytes, path: &Path) -> Result<Self, OnnxError> {
+    pub fn of(tensor: Tensor, kind: Kind, file: &Bytes, path: &Path) -> Result<Self, OnnxError> {
         let name = &tensor.name;
         let format =
             |why: String| OnnxError::Format { path: path.to_owned(), why: format!("`{name}` {why}") };
@@ -115,7 +137,8 @@ impl Initializer {
         if count == 0 {
             return Ok(Self::Other("a tensor without elements"));
         }
-        let is_weight = tensor.data_type == element::FLOAT && !dims.is_empty();
+        // A scalar that the file does not call a parameter is a number of the program.
+        let is_weight = tensor.data_type == element::FLOAT && (kind == Kind::Parameter || !dims.is_empty());
         if !is_weight {
             let numbers = matches!(
                 tensor.data_type,
@@ -150,19 +173,20 @@ impl Initializer {
             }
         };
         let single = match count {
-            1 => {
+            1 if kind != Kind::Parameter => {
                 let whole = inlined(&tensor, count, path)?;
                 Constant::of(&whole).and_then(|value| value.single())
             }
             _ => None,
         };
-        Ok(Self::Weight { dims, place, single, fixed: false })
+        Ok(Self::Weight { dims, place, single, fixed: kind == Kind::Buffer })
     }
 
-    /// Marks a weight as one that training leaves as it is, or not.
-    pub fn set_fixed(&mut self, is_fixed: bool) {
-        if let Self::Weight { fixed, .. } = self {
-            *fixed = is_fixed;
+    /// The same tensor as one that training changes.
+    pub fn trained(&self) -> Self {
+        match self.clone() {
+            Self::Weight { dims, place, single, .. } => Self::Weight { dims, place, single, fixed: false },
+            other => other,
         }
     }
 
@@ -175,10 +199,10 @@ impl Initializer {
         Some(bytes.as_chunks().0.iter().map(|&bytes| f64::from(f32::from_le_bytes(bytes))).collect())
     }
 
-    /// Whether it is a weight whose elements are all the same number. A file that cannot be read is left to the reading of weights, which says so.
-    pub fn has_one_value(&self) -> bool {
-        let Self::Weight { dims, place, .. } = self else { return false };
-        place.has_one_value(dims.iter().product()).unwrap_or(false)
+    /// The bits of a weight's elements, if all are the same. A file that cannot be read is left to the reading of weights, which says so.
+    pub fn one_value(&self) -> Option<u32> {
+        let Self::Weight { dims, place, .. } = self else { return None };
+        place.one_value(dims.iter().product()).ok().flatten()
     }
 }
 
@@ -209,11 +233,12 @@ impl Place {
         }
     }
 
-    /// Whether all of this many elements are the same, bit by bit.
-    fn has_one_value(&self, len: usize) -> io::Result<bool> {
+    /// The bits of this many elements, if all are the same.
+    fn one_value(&self, len: usize) -> io::Result<Option<u32>> {
         let (path, offset) = match self {
             Self::Memory(values) => {
-                return Ok(values.windows(2).all(|pair| pair[0].to_bits() == pair[1].to_bits()));
+                let first = values.first().map(|value| value.to_bits());
+                return Ok(first.filter(|&first| values.iter().all(|value| value.to_bits() == first)));
             }
             Self::File { path, offset } => (path, *offset),
         };
@@ -224,10 +249,10 @@ impl Place {
         for _ in 1..len {
             file.read_exact(&mut next)?;
             if next != first {
-                return Ok(false);
+                return Ok(None);
             }
         }
-        Ok(true)
+        Ok(Some(u32::from_le_bytes(first)))
     }
 }
 

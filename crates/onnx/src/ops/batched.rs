@@ -65,13 +65,12 @@ pub fn product(import: &mut Import<'_>, name: &str, a: Tensor, b: Tensor) -> Res
     } else {
         let whole = |import: &mut Import<'_>, name: &str, x: Tensor, dims: [usize; 2]| {
             let dims = [batch.as_slice(), &dims].concat();
-            match x.view.len() == View::dense(&dims).len() {
-                true => matrices(import, name, x),
-                false => {
-                    let x = import.dense(name, x)?;
-                    Ok((repeated(import, &format!("{name}.repeated"), x, &dims)?.id, false))
-                }
+            if x.view.len() == View::dense(&dims).len() {
+                return matrices(import, name, x);
             }
+            let x = import.dense(name, x)?;
+            let x = repeated(import, &format!("{name}.repeated"), x, &dims)?;
+            matrices(import, &format!("{name}.order"), x)
         };
         let (a, first) = whole(import, &left, a, [rows, depth])?;
         let (b, second) = whole(import, &right, b, [depth, columns])?;

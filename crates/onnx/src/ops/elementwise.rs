@@ -201,6 +201,8 @@ pub fn spread_over(
     })?;
     let spread = |x: &Tensor| {
         let [batch, channels, spatial] = x.view.run(&axes)?;
+        // One number for all elements is that of one channel.
+        let [batch, spatial] = if axes.is_empty() { [1, x.view.len()] } else { [batch, spatial] };
         Some(Channels { batch, channels, spatial })
     };
     if let Some(channels) = spread(&x) {

@@ -251,7 +251,8 @@ class Windows(nn.Module):
         self.stem, self.norm, self.head = nn.Conv2d(3, WIDTH, 1), nn.LayerNorm(WIDTH), nn.Linear(WIDTH, CLASSES)
         self.table, self.biases = nn.Parameter(torch.randn(49, HEADS)), nn.Parameter(torch.randn(2, 7, 7))
         self.qkv, self.out, self.mix = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH), nn.Linear(HEADS, HEADS)
-        self.key, self.value, self.project = nn.Linear(WIDTH, 8), nn.Linear(WIDTH, 24), nn.Linear(24, WIDTH)
+        self.key, self.value, self.project = nn.Linear(WIDTH, 8), nn.Linear(WIDTH, 12), nn.Linear(24, WIDTH)
+        self.slope = nn.Parameter(torch.tensor(0.7))
         places = torch.stack(torch.meshgrid(torch.arange(4), torch.arange(4), indexing="ij")).flatten(1)
         apart = places[:, :, None] - places[:, None, :] + 3
         self.register_buffer("index", apart[0] * 7 + apart[1])
@@ -278,7 +279,8 @@ class Windows(nn.Module):
 
     def pooled(self, x):
         x = x[:, ::2, ::2].flatten(1, 2)
-        k, v = self.key(x).view(-1, 16, 2, 4).permute(0, 2, 3, 1), self.value(x).view(-1, 16, 2, 12).transpose(1, 2)
+        # Both heads share keys and values.
+        k, v = self.key(x)[:, None, :, :4].transpose(2, 3), self.value(x)[:, None]
         q = self.key(x).view(-1, 16, 2, 4).transpose(1, 2)
         p = (q @ k * 0.5 + self.biases[:, self.rows, self.columns]).softmax(-1)
         return self.project((p @ v).transpose(1, 2).flatten(2)).tile(1, 2, 1)
@@ -287,7 +289,7 @@ class Windows(nn.Module):
         x = self.norm(self.stem(x).permute(0, 2, 3, 1))
         x = x + self.windows(x)
         x = self.pooled(x)
-        x = x * torch.softmax(x, 1)
+        x = x * torch.softmax(self.slope * x, 1)
         return self.head(x.sum(1))
 
 
