@@ -110,7 +110,10 @@ fn continued(
 pub fn concat(import: &mut Import<'_>, node: &Node<'_>) -> Result<Value, Refusal> {
     let mut parts = Vec::new();
     for index in 0..node.0.inputs.len() {
-        parts.push(import.dense_input(node.required(index)?)?);
+        let name = node.required(index)?;
+        if import.constant(Some(name)).is_none_or(|part| !part.values.is_empty()) {
+            parts.push(import.dense_input(name)?);
+        }
     }
     let Some(first) = parts.first() else { return Err("it joins nothing".into()) };
     let mut dims = first.dims();

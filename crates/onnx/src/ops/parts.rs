@@ -4,6 +4,7 @@ use elbowroom_graph::op::{Lookup, OpKind, Places};
 
 use super::joined::{padded, repeated};
 use super::matrix;
+use crate::constant::Constant;
 use crate::error::Refusal;
 use crate::fold::flat;
 use crate::import::Import;
@@ -197,7 +198,14 @@ pub fn slice(import: &mut Import<'_>, node: &Node<'_>) -> Result<Value, Refusal>
         }
         inputs.push(known);
     }
-    for taken in node.parts(&x.dims(), &inputs)? {
+    let taken = node.parts(&x.dims(), &inputs)?;
+    if taken.iter().any(|taken| taken.count == 0) {
+        // Concat passes over it.
+        let mut dims = x.dims();
+        taken.iter().for_each(|taken| dims[taken.axis] = taken.count);
+        return Ok(Value::Constant(Constant { dims, values: Vec::new(), whole: false }));
+    }
+    for taken in taken {
         x = part(import, &format!("{}.axis{}", node.name(), taken.axis), x, taken)?;
     }
     Ok(Value::Tensor(x))
