@@ -15,16 +15,11 @@ const fn extents(p: &Products) -> Extents {
     Extents::new(p.rows, p.columns, p.depth)
 }
 
-/// Whether there is one product, which has all threads.
-const fn one_by_one(p: &Products) -> bool {
-    p.batch <= 1
-}
-
 /// Floats of scratch of [`product`].
 pub fn scratch(p: &Products) -> usize {
-    match one_by_one(p) {
-        true => extents(p).scratch(),
-        false => slots(p.batch) * extents(p).scratch_alone(),
+    match p.batch {
+        1 => extents(p).scratch(),
+        batch => slots(batch) * extents(p).scratch_alone(),
     }
 }
 
@@ -50,12 +45,11 @@ pub unsafe fn product<T: Factor>(o: &Operands<'_>, pool: &ThreadPool, p: &Produc
             product::product(pool, extents, (&left, &right), Initial::Zero, target, scratch);
         }
     };
-    match one_by_one(p) {
-        true => (0..p.batch).for_each(|member| one(member, Some(pool), scratch)),
-        false => {
-            each_slot(pool, p.batch, scratch, extents.scratch_alone(), |member, scratch| {
-                one(member, None, scratch);
-            });
-        }
+    match p.batch {
+        // A single product has all threads.
+        1 => one(0, Some(pool), scratch),
+        batch => each_slot(pool, batch, scratch, extents.scratch_alone(), |member, scratch| {
+            one(member, None, scratch);
+        }),
     }
 }

@@ -1,12 +1,14 @@
 //! Exponential, logistic function and hyperbolic tangent as short chains of additions and multiplications, so that loops over them become
 //! vectors, and the bits are the same at every vector width and on every processor.
 
+/// ln 2 in two parts, of which the first one times a small whole number is exact.
+const LN2_HIGH: f32 = 0.693_359_4;
+const LN2_LOW: f32 = -2.121_944_4e-4;
+
 /// `e^x` with a relative error below 2·10⁻⁷: Cody and Waite's reduction to `|r| ≤ ln 2 / 2` (*Software manual for the elementary
 /// functions*, 1980), then the Taylor polynomial of degree 7. Below −87.3 it is 0 (no denormals), above 88.7 infinity.
 #[inline(always)]
 pub fn exp(x: f32) -> f32 {
-    const LN2_HIGH: f32 = 0.693_359_4;
-    const LN2_LOW: f32 = -2.121_944_4e-4;
     const LOWEST: f32 = -87.3;
     const HIGHEST: f32 = 88.8;
     const OVERFLOW: f32 = 88.722_84;
@@ -51,8 +53,6 @@ fn log_of_ratio(z: f32) -> f32 {
 /// `ln x` with a relative error below 3·10⁻⁷: `x = m·2ⁿ` with `m` from √½ to √2. Below zero it is no number.
 #[inline(always)]
 pub fn log(x: f32) -> f32 {
-    const LN2_HIGH: f32 = 0.693_359_4;
-    const LN2_LOW: f32 = -2.121_944_4e-4;
     const TWO_TO_25: f32 = 33_554_432.0;
     // The exponent of a subnormal number is not in its bits.
     let subnormal = x < f32::MIN_POSITIVE;

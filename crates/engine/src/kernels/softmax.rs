@@ -18,16 +18,16 @@ pub unsafe fn forward(o: &Operands<'_>, pool: &ThreadPool, [rows, width]: [usize
         for r in rows {
             // SAFETY: every task has its own rows; the result is the operand or apart.
             unsafe {
-                let (x, y) = (x.add(r * width), y.add(r * width));
-                let largest = max(std::slice::from_raw_parts(x, width));
+                let largest = max(x.view(r * width, width));
+                let (x, row) = (x.add(r * width), y.add(r * width));
                 vectorized(
                     #[inline(always)]
                     || {
-                        map1(width, x, y, |x| exp(x - largest));
+                        map1(width, x, row, |x| exp(x - largest));
                         let mut sum = Sums::<1>::new();
-                        sum.add1(std::slice::from_raw_parts(y, width), |x| [x]);
+                        sum.add1(y.view(r * width, width), |x| [x]);
                         let sum = sum.total()[0] as f32;
-                        map1(width, y, y, |x| x / sum);
+                        map1(width, row, row, |x| x / sum);
                     },
                 );
             }

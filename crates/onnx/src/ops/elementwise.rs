@@ -76,8 +76,7 @@ pub fn choice(import: &mut Import<'_>, node: &Node<'_>) -> Result<Value, Refusal
                     return import.value(names[at]);
                 }
             }
-            if let Some(added) = low(&values, [&first, &second]) {
-                let (at, mask) = added;
+            if let Some((at, mask)) = low(&values, [&first, &second]) {
                 let masked = format!("{}.mask", node.name());
                 return plus(
                     import,
@@ -89,13 +88,7 @@ pub fn choice(import: &mut Import<'_>, node: &Node<'_>) -> Result<Value, Refusal
             [first, second].map(Value::Constant)
         }
         Value::Pending(Pending::Compared { x, bound, is_above }) => {
-            // PyTorch writes ln(1 + eˣ) as x where that is the same number.
-            let softplus = OpKind::Map { len: x.view.len(), function: Function::Softplus };
-            if let (true, Value::Tensor(same), Value::Tensor(y)) = (is_above, &values[0], &values[1])
-                && bound >= LINEAR
-                && *same == x
-                && import.maker(y.id).is_some_and(|maker| maker.kind == softplus && maker.inputs == [x.id])
-            {
+            if is_above && bound >= LINEAR && are_softplus(import, &x, &values) {
                 return Ok(values[1].clone());
             }
             [is_above, !is_above]
@@ -103,7 +96,24 @@ pub fn choice(import: &mut Import<'_>, node: &Node<'_>) -> Result<Value, Refusal
         }
         _ => return Err("its condition is computed by the network, and no comparison with a number".into()),
     };
-    let name = node.name();
+    joined_parts(import, &node.name(), names, values, masks)
+}
+
+/// Whether two values are x and ln(1 + eˣ): PyTorch chooses x where both are the same number.
+fn are_softplus(import: &Import<'_>, x: &Tensor, values: &[Value; 2]) -> bool {
+    let [Value::Tensor(same), Value::Tensor(y)] = values else { return false };
+    let softplus = OpKind::Map { len: x.view.len(), function: Function::Softplus };
+    same == x && import.maker(y.id).is_some_and(|maker| maker.kind == softplus && maker.inputs == [x.id])
+}
+
+/// The sum of two values, each times its mask of zeros and ones.
+fn joined_parts(
+    import: &mut Import<'_>,
+    name: &str,
+    names: [&str; 2],
+    values: [Value; 2],
+    masks: [Value; 2],
+) -> Result<Value, Refusal> {
     let mut parts = Vec::new();
     for (at, (mask, value)) in masks.into_iter().zip(values).enumerate() {
         let (kept, of_mask) = (format!("{name}.{at}"), format!("{name}.{at}.mask"));
@@ -115,7 +125,7 @@ pub fn choice(import: &mut Import<'_>, node: &Node<'_>) -> Result<Value, Refusal
         parts.push((kept, part));
     }
     match <[_; 2]>::try_from(parts) {
-        Ok([(first, a), (second, b)]) => plus(import, &name, [&first, &second], [a, b]),
+        Ok([(first, a), (second, b)]) => plus(import, name, [&first, &second], [a, b]),
         Err(parts) => {
             let part = parts.into_iter().next().map(|(_, part)| part);
             part.ok_or_else(|| "it chooses from zeros alone".into())
@@ -201,8 +211,10 @@ pub fn spread_over(
     })?;
     let spread = |x: &Tensor| {
         let [batch, channels, spatial] = x.view.run(&axes)?;
-        // One number for all elements is that of one channel.
-        let [batch, spatial] = if axes.is_empty() { [1, x.view.len()] } else { [batch, spatial] };
+        // One number for all elements is that of the only channel, of however many images.
+        let images = whole.first().copied().filter(|_| axes.is_empty());
+        let [batch, spatial] =
+            images.map_or([batch, spatial], |images| [images, x.view.len() / images.max(1)]);
         Some(Channels { batch, channels, spatial })
     };
     if let Some(channels) = spread(&x) {
