@@ -15,7 +15,7 @@ const fn extents(p: &Products) -> Extents {
     Extents::new(p.rows, p.columns, p.depth)
 }
 
-/// Floats of scratch of [`product`].
+/// Floats of scratch of [`product()`].
 pub fn scratch(p: &Products) -> usize {
     match p.batch {
         1 => extents(p).scratch(),
