@@ -319,6 +319,15 @@ mod tests {
         assert_eq!(folded("Max", &[x, row], None), Some((vec![2, 3], vec![3, 3, 3, 4, 5, 6])));
         assert_eq!(folded("Min", &[x, row, (&[1], &[2])], None).unwrap().1, [1, 2, 2, 2, 2, 2]);
         assert_eq!(folded("Max", &[x], None).unwrap().1, x.1);
+        let written = folded("ScatterND", &[x, (&[1, 1], &[-1]), (&[1, 3], &[7, 8, 9])], None);
+        assert_eq!(written, Some((vec![2, 3], vec![1, 2, 3, 7, 8, 9])));
+        assert_eq!(folded("ScatterND", &[x, (&[1, 1], &[2]), (&[1, 3], &[7, 8, 9])], None), None);
+        assert_eq!(folded("ScatterND", &[x, (&[1, 1], &[0]), (&[1, 2], &[7, 8])], None), None);
+        let tiled = folded("Tile", &[x, (&[2], &[1, 2])], None);
+        assert_eq!(tiled, Some((vec![2, 6], vec![1, 2, 3, 1, 2, 3, 4, 5, 6, 4, 5, 6])));
+        let product = folded("MatMul", &[x, (&[3, 1], &[1, 0, 2])], None);
+        assert_eq!(product, Some((vec![2, 1], vec![7, 16])));
+        assert_eq!(folded("MatMul", &[x, x], None), None);
         let sums = |axis| folded("CumSum", &[x, (&[], &[axis])], None).unwrap().1;
         assert_eq!(sums(0), [1, 2, 3, 5, 7, 9]);
         assert_eq!(sums(-1), [1, 3, 6, 4, 9, 15]);

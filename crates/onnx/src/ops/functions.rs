@@ -41,11 +41,11 @@ pub fn realize(import: &mut Import<'_>, name: &str, pending: Pending) -> Result<
             scaled(import, name, &gelu, factor)
         }
         Pending::Cube { x, factor } => {
-            let square = times(import, &format!("{name}.square"), &x, &x)?;
+            let square = multiplied(import, &format!("{name}.square"), &x, &x)?;
             match factor == 1.0 {
-                true => times(import, name, &square, &x),
+                true => multiplied(import, name, &square, &x),
                 false => {
-                    let cube = times(import, &format!("{name}.cube"), &square, &x)?;
+                    let cube = multiplied(import, &format!("{name}.cube"), &square, &x)?;
                     scaled(import, name, &cube, factor)
                 }
             }
@@ -59,7 +59,7 @@ pub fn realize(import: &mut Import<'_>, name: &str, pending: Pending) -> Result<
 }
 
 /// The product of two tensors of one view.
-pub fn times(import: &mut Import<'_>, name: &str, a: &Tensor, b: &Tensor) -> Result<Tensor, Refusal> {
+pub fn multiplied(import: &mut Import<'_>, name: &str, a: &Tensor, b: &Tensor) -> Result<Tensor, Refusal> {
     let id = import.pushed(name, OpKind::Mul { len: a.view.len() }, &[a.id, b.id])?;
     Ok(Tensor { id, ..a.clone() })
 }
@@ -71,7 +71,7 @@ pub fn power(import: &mut Import<'_>, node: &Node<'_>) -> Result<Value, Refusal>
     let x = import.tensor(from)?;
     match exponent {
         Some(1.0) => Ok(Value::Tensor(x)),
-        Some(2.0) => times(import, &node.name(), &x, &x).map(Value::Tensor),
+        Some(2.0) => multiplied(import, &node.name(), &x, &x).map(Value::Tensor),
         Some(3.0) => Ok(Value::Pending(Pending::Cube { x, factor: 1.0 })),
         Some(0.5) => map(import, &node.name(), x, Function::Sqrt).map(Value::Tensor),
         Some(-1.0) => map(import, &node.name(), x, Function::Reciprocal).map(Value::Tensor),
@@ -204,7 +204,7 @@ pub fn compound(import: &mut Import<'_>, node: &Node<'_>) -> Result<Value, Refus
         _ => {
             let gate = map(import, &format!("{name}.softplus"), x.clone(), Function::Softplus)?;
             let gate = map(import, &format!("{name}.tanh"), gate, Function::Tanh)?;
-            times(import, &name, &x, &gate).map(Value::Tensor)
+            multiplied(import, &name, &x, &gate).map(Value::Tensor)
         }
     }
 }

@@ -2,6 +2,7 @@
 
 mod attention;
 mod batched;
+mod choice;
 mod convolution;
 mod dense;
 mod dropout;
@@ -37,8 +38,8 @@ pub fn add(import: &mut Import<'_>, node: &Node<'_>) -> Result<Vec<Value>, Refus
         "Dropout" => dropout::dropout(import, node)?,
         "RandomUniformLike" => dropout::random(import, node)?,
         "Less" if dropout::is_mask(import, node)? => dropout::mask(import, node)?,
-        "Less" | "LessOrEqual" | "Greater" | "GreaterOrEqual" => elementwise::comparison(import, node)?,
-        "ScatterND" => elementwise::scattered(import, node)?,
+        "Less" | "LessOrEqual" | "Greater" | "GreaterOrEqual" => choice::comparison(import, node)?,
+        "ScatterND" => choice::scattered(import, node)?,
         "Relu" | "Tanh" | "Gelu" | "Swish" | "Erf" | "Sigmoid" | "Clip" | "Neg" | "HardSigmoid"
         | "HardSwish" | "LeakyRelu" | "Elu" | "Abs" | "Exp" | "Log" | "Reciprocal" | "Softplus" | "Sqrt" => {
             functions::function(import, node)?
@@ -65,7 +66,7 @@ pub fn add(import: &mut Import<'_>, node: &Node<'_>) -> Result<Vec<Value>, Refus
         "Attention" => attention::whole(import, node)?,
         "Pow" => functions::power(import, node)?,
         "IsNaN" => attention::is_nan(import, node)?,
-        "Where" => elementwise::choice(import, node)?,
+        "Where" => choice::choice(import, node)?,
         "Shape" | "Size" => shape::shape(import, node)?,
         "Reshape" | "Flatten" | "Squeeze" | "Unsqueeze" => shape::reshape(import, node)?,
         "DepthToSpace" | "SpaceToDepth" => shape::blocks(import, node)?,

@@ -3,7 +3,7 @@
 use elbowroom_graph::op::{Function, OpKind, Pool, Window};
 
 use super::convolution::{Spatial, extents, size, spatial};
-use super::functions::{map, times};
+use super::functions::{map, multiplied};
 use crate::error::Refusal;
 use crate::import::Import;
 use crate::node::Node;
@@ -74,7 +74,7 @@ pub fn reduced(import: &mut Import<'_>, node: &Node<'_>) -> Result<Value, Refusa
     if node.kind() == "ReduceL1" {
         x = map(import, &format!("{name}.abs"), x, Function::Abs)?;
     } else if ["ReduceL2", "ReduceSumSquare"].contains(&node.kind()) {
-        x = times(import, &format!("{name}.squares"), &x, &x)?;
+        x = multiplied(import, &format!("{name}.squares"), &x, &x)?;
     }
     let count: usize = axes.iter().map(|&axis| dims[axis]).product();
     let window = Window { kernel: [1, count], stride: [1, 1], padding: [0, 0] };
