@@ -393,14 +393,22 @@ impl Import<'_> {
             return Err(format!("the known numbers `{name}` of extents {dims:?} are no operand here").into());
         }
         let view = View::dense(dims);
-        if let Some(&(id, _)) = self.taken.get(name) {
-            return Ok(Tensor { id, view, classes: false });
-        }
         let values: Vec<f32> = constant.values.iter().map(|&value| value as f32).collect();
-        let var = self.b.persistent(name, Shape::new(dims), Role::Statistic, Init::Constant(0.0));
-        let (place, len) = (Place::Memory(values.into()), constant.values.len());
-        self.weights.push(Weight { name: name.to_owned(), place, form: Form::Plain, len });
-        self.taken.insert(name.to_owned(), (var.id, Form::Plain));
+        let place = Place::Memory(values.into());
+        let of_file = self.model.initializers.contains_key(name);
+        // Nodes may have one name and other numbers.
+        let (mut own, mut number) = (name.to_owned(), 1);
+        while let Some(&(id, _)) = self.taken.get(&own) {
+            if of_file || self.weights.iter().any(|weight| weight.name == own && weight.place == place) {
+                return Ok(Tensor { id, view, classes: false });
+            }
+            number += 1;
+            own = format!("{name}.{number}");
+        }
+        let var = self.b.persistent(own.clone(), Shape::new(dims), Role::Statistic, Init::Constant(0.0));
+        let len = constant.values.len();
+        self.weights.push(Weight { name: own.clone(), place, form: Form::Plain, len });
+        self.taken.insert(own, (var.id, Form::Plain));
         Ok(Tensor { id: var.id, view, classes: false })
     }
 
@@ -430,5 +438,51 @@ impl Import<'_> {
     /// The op that made a tensor.
     pub fn maker(&self, tensor: TensorId) -> Option<&elbowroom_graph::Node> {
         self.b.graph().nodes.values().rev().find(|node| node.outputs.contains(&tensor))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::proto::{Dimension, Graph, Node, Shape, TensorType, Type, ValueInfo};
+
+    #[test]
+    fn numbers_of_nodes_with_one_name_are_told_apart() {
+        let dimension = |extent: i64| Dimension { value: Some(extent), name: None };
+        let shape = Shape { dims: [3, 2].map(dimension).to_vec() };
+        let tensor = Some(TensorType { element: crate::proto::element::FLOAT, shape: Some(shape) });
+        let value = |name: &str| ValueInfo {
+            name: name.to_owned(),
+            r#type: Some(Type { tensor: tensor.clone() }),
+            metadata: Vec::new(),
+        };
+        let node = |inputs: [&str; 3], output: &str| Node {
+            kind: "Where".to_owned(),
+            name: "same".to_owned(),
+            inputs: inputs.map(str::to_owned).to_vec(),
+            outputs: vec![output.to_owned()],
+            ..Node::default()
+        };
+        let nodes = vec![
+            node(["first", "x", "zero"], "y"),
+            node(["second", "y", "zero"], "z"),
+            node(["first", "z", "zero"], "out"),
+        ];
+        let graph =
+            Graph { nodes, inputs: vec![value("x")], outputs: vec![value("out")], ..Graph::default() };
+        let truths = |values: [f64; 2]| {
+            Initializer::Constant(Constant { dims: vec![2], values: values.to_vec(), whole: true })
+        };
+        let initializers = [
+            ("first", truths([1.0, 0.0])),
+            ("second", truths([0.0, 1.0])),
+            ("zero", Initializer::Constant(Constant::scalar(0.0, false))),
+        ];
+        let initializers = initializers.map(|(name, initializer)| (name.to_owned(), initializer)).into();
+        let model = Model { path: "net.onnx".into(), graph, opset: 17, initializers };
+        let built = model.build(&Options::new(3).mode(Mode::Inference), Loss::SquaredError).unwrap();
+        let masks: Vec<&Place> = built.weights.iter().map(|weight| &weight.place).collect();
+        let mask = |values: [f32; 2]| Place::Memory(values.as_slice().into());
+        assert_eq!(masks, [&mask([1.0, 0.0]), &mask([0.0, 1.0])]);
     }
 }
