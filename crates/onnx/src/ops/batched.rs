@@ -1,15 +1,12 @@
 //! Products of two tensors and softmax, where they are no part of attention as one op.
 
-use std::collections::{HashMap, HashSet};
-
 use elbowroom_graph::op::{OpKind, Products};
 use elbowroom_ir::TensorId;
 
 use super::joined::repeated;
 use crate::error::Refusal;
 use crate::import::{Import, expect_size};
-use crate::node::Node;
-use crate::value::{Tensor, Value};
+use crate::value::Tensor;
 use crate::view::{View, inverse};
 
 /// The matrices of a tensor, its two last axes, as they lie in memory, and whether these are the transposed ones.
@@ -78,66 +75,6 @@ pub fn product(import: &mut Import<'_>, name: &str, a: Tensor, b: Tensor) -> Res
     };
     let id = import.pushed(name, OpKind::BatchedProduct(products), &ids)?;
     Ok(Tensor { id, view, classes: false })
-}
-
-/// `Einsum` of two tensors: axes that both have are those of the batch where the result has them as well, and are summed over otherwise.
-pub fn einsum(import: &mut Import<'_>, node: &Node<'_>) -> Result<Value, Refusal> {
-    let equation = node.text("equation").unwrap_or_default().replace(' ', "");
-    let refuse = || {
-        Refusal::from(format!(
-            "its equation `{equation}` is none of two tensors, with a letter for each axis, whose axes are in the result or in both"
-        ))
-    };
-    let (left, right, result) = equation
-        .split_once("->")
-        .and_then(|(operands, result)| operands.split_once(',').map(|(left, right)| (left, right, result)))
-        .ok_or_else(refuse)?;
-    let tensors = [import.tensor(node.required(0)?)?, import.tensor(node.required(1)?)?];
-    let letters = [left, right, result].map(|letters| letters.chars().collect::<Vec<char>>());
-    let [left, right, result] = &letters;
-    let distinct = |letters: &[char]| letters.iter().collect::<HashSet<_>>().len() == letters.len();
-    let is_known = |letter: &char| left.contains(letter) || right.contains(letter);
-    let is_used = |letter: &char| result.contains(letter) || left.contains(letter) && right.contains(letter);
-    if letters.iter().any(|letters| !distinct(letters) || !letters.iter().all(char::is_ascii_alphabetic))
-        || !result.iter().all(is_known)
-        || !left.iter().chain(right).all(is_used)
-        || [left.len(), right.len()] != tensors.each_ref().map(|x| x.dims().len())
-    {
-        return Err(refuse());
-    }
-    let shared: Vec<char> = left.iter().copied().filter(|letter| right.contains(letter)).collect();
-    let (batch, summed): (Vec<char>, Vec<char>) = shared.iter().partition(|letter| result.contains(letter));
-    let own = |letters: &[char]| letters.iter().copied().filter(|letter| !shared.contains(letter)).collect();
-    let (rows, columns): (Vec<char>, Vec<char>) = (own(left), own(right));
-    // Matrices over the batch: [batch, rows, summed] and [batch, summed, columns].
-    let name = node.name();
-    let mut operands = Vec::new();
-    let mut extents = HashMap::new();
-    for (x, letters, [first, second]) in
-        [(&tensors[0], left, [&rows, &summed]), (&tensors[1], right, [&summed, &columns])]
-    {
-        let dims = x.dims();
-        for (letter, extent) in letters.iter().zip(&dims) {
-            if extents.insert(*letter, *extent).is_some_and(|other| other != *extent) {
-                return Err(format!("axis {letter} has two extents").into());
-            }
-        }
-        let wanted = batch.iter().chain(first).chain(second);
-        let order: Vec<usize> =
-            wanted.filter_map(|wanted| letters.iter().position(|letter| letter == wanted)).collect();
-        let count = |letters: &[char]| letters.iter().map(|letter| extents[letter]).product::<usize>();
-        let matrices = [count(&batch), count(first), count(second)];
-        let x = Tensor { view: x.view.permuted(&order), ..x.clone() };
-        operands.push(import.reshaped(&format!("{name}.{}", operands.len()), x, &matrices)?);
-    }
-    let [a, b] = <[Tensor; 2]>::try_from(operands).map_err(|_| refuse())?;
-    let y = product(import, &name, a, b)?;
-    let made: Vec<char> = batch.iter().chain(&rows).chain(&columns).copied().collect();
-    let dims: Vec<usize> = made.iter().map(|letter| extents[letter]).collect();
-    let y = import.reshaped(&name, y, &dims)?;
-    let order: Vec<usize> =
-        result.iter().filter_map(|wanted| made.iter().position(|letter| letter == wanted)).collect();
-    Ok(Value::Tensor(Tensor { view: y.view.permuted(&order), ..y }))
 }
 
 /// Whether a softmax joins all axes from its own one on, as before opset 13.

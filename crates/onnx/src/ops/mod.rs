@@ -6,6 +6,7 @@ mod choice;
 mod convolution;
 mod dense;
 mod dropout;
+mod einsum;
 mod elementwise;
 mod functions;
 mod joined;
@@ -61,7 +62,7 @@ pub fn add(import: &mut Import<'_>, node: &Node<'_>) -> Result<Vec<Value>, Refus
         "LRN" => normalization::response(import, node)?,
         "Gemm" => dense::gemm(import, node)?,
         "MatMul" => dense::matmul(import, node)?,
-        "Einsum" => batched::einsum(import, node)?,
+        "Einsum" => einsum::einsum(import, node)?,
         "Softmax" => attention::softmax(import, node)?,
         "Attention" => attention::whole(import, node)?,
         "Pow" => functions::power(import, node)?,
