@@ -102,15 +102,7 @@ impl Constant {
 
     /// `f` of two tensors, element by element.
     pub fn zip(&self, other: &Self, whole: bool, f: impl Fn(f64, f64) -> f64) -> Option<Self> {
-        let rank = self.dims.len().max(other.dims.len());
-        let extent =
-            |dims: &[usize], axis: usize| (axis + dims.len()).checked_sub(rank).map_or(1, |axis| dims[axis]);
-        let dims: Vec<usize> = (0..rank)
-            .map(|axis| match (extent(&self.dims, axis), extent(&other.dims, axis)) {
-                (1, theirs) => theirs,
-                (own, _) => own,
-            })
-            .collect();
+        let dims = common_extents(&self.dims, &other.dims)?;
         let (a, b) = (self.broadcast(&dims)?, other.broadcast(&dims)?);
         let values = a.values.iter().zip(&b.values).map(|(&a, &b)| f(a, b)).collect();
         Some(Self { dims, values, whole })
@@ -136,6 +128,17 @@ impl Constant {
         }
         Some(Self { dims, values, whole: self.whole })
     }
+}
+
+/// The extents over which two tensors repeat, as of NumPy: an axis that one lacks, or has with extent 1, is that of the other.
+pub fn common_extents(a: &[usize], b: &[usize]) -> Option<Vec<usize>> {
+    let rank = a.len().max(b.len());
+    let extent = |dims: &[usize], axis: usize| (axis + dims.len()).checked_sub(rank).map_or(1, |at| dims[at]);
+    let axis = |axis: usize| match [extent(a, axis), extent(b, axis)] {
+        [1, other] | [other, 1] => Some(other),
+        [one, other] => (one == other).then_some(one),
+    };
+    (0..rank).map(axis).collect()
 }
 
 /// Number of elements, if it is small enough to be computed with here.

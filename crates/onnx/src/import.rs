@@ -247,7 +247,7 @@ impl Import<'_> {
         self.realized(name, value)
     }
 
-    /// A value as a tensor of the graph. Whoever reads its name from then on reads that tensor.
+    /// A value as a tensor of the graph. If the name is that of an expression, it names the tensor from then on.
     pub fn realized(&mut self, name: &str, value: Value) -> Result<Tensor, Refusal> {
         match value {
             Value::Tensor(tensor) => Ok(tensor),

@@ -20,9 +20,6 @@ type Reading = (usize, usize);
 
 /// Gives the readers of merged weights tensors of their own, with names of the form in which PyTorch has them: `layer4.1.bn2.running_mean`.
 pub fn separate(graph: &mut Graph, initializers: &mut HashMap<String, Initializer>) {
-    if has_equal(initializers) {
-        return;
-    }
     let mut readings: HashMap<&str, Vec<Reading>> = HashMap::new();
     for (index, node) in graph.nodes.iter().enumerate() {
         for (input, name) in node.inputs.iter().enumerate() {
@@ -36,6 +33,9 @@ pub fn separate(graph: &mut Graph, initializers: &mut HashMap<String, Initialize
         .filter(|(name, places)| places.len() > 1 && initializers[*name].one_value().is_some())
         .map(|(name, places)| (name.to_owned(), places))
         .collect();
+    if merged.is_empty() || has_equal(initializers) {
+        return;
+    }
     // The order of names, where two weights want the same one.
     merged.sort();
     let results: HashSet<String> = graph.nodes.iter().flat_map(|node| &node.outputs).cloned().collect();

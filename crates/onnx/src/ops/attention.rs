@@ -3,9 +3,9 @@
 use elbowroom_graph::op::{OpKind, Queries};
 use elbowroom_ir::TensorId;
 
-use super::batched;
 use super::elementwise::{LOW, spread_sum};
 use super::functions::close;
+use super::{batched, functions};
 use crate::constant::{Constant, elements};
 use crate::error::Refusal;
 use crate::import::Import;
@@ -216,11 +216,10 @@ fn attend(
 
 /// A tensor times a factor that is not one.
 fn scaled(import: &mut Import<'_>, name: &str, x: Tensor, factor: f64) -> Result<Tensor, Refusal> {
-    if close(factor, 1.0) {
-        return Ok(x);
+    match close(factor, 1.0) {
+        true => Ok(x),
+        false => functions::scaled(import, name, &x, factor),
     }
-    let kind = OpKind::Scale { len: x.view.len(), factor: factor as f32 };
-    Ok(Tensor { id: import.pushed(name, kind, &[x.id])?, ..x })
 }
 
 /// `Attention`: of opset 23.
@@ -261,7 +260,7 @@ pub fn whole(import: &mut Import<'_>, node: &Node<'_>) -> Result<Value, Refusal>
     let of_scores = format!("{name}.probabilities");
     let y = match node.input(3) {
         None => mixture(import, [&name, &of_scores], scores, v)?,
-        Some(mask) => with_mask(import, &name, scores, mask, v)?,
+        Some(mask) => with_mask(import, [&name, &of_scores], scores, mask, v)?,
     };
     if !joined {
         return Ok(Value::Tensor(y));
@@ -274,21 +273,20 @@ pub fn whole(import: &mut Import<'_>, node: &Node<'_>) -> Result<Value, Refusal>
 /// Attention with a mask: known numbers, truth values that say which keys a query sees, or a bias that the network computes.
 fn with_mask(
     import: &mut Import<'_>,
-    name: &str,
+    [name, of_scores]: [&str; 2],
     scores: Scores,
     mask: &str,
     v: Tensor,
 ) -> Result<Tensor, Refusal> {
     let added = |seen: f64| if seen == 0.0 { f64::NEG_INFINITY } else { 0.0 };
     let mask_name = format!("{name}.mask");
-    let of_scores = format!("{name}.probabilities");
     let plain = Scores { normalized: false, ..scores };
     let bias = match import.constant(Some(mask)) {
         Some(known) => {
             let known = if known.whole { known.map(false, added) } else { known };
             if knows(&plain, &known) {
                 let scores = Scores { causal: is_causal(&known), normalized: true, ..plain };
-                return mixture(import, [name, &of_scores], scores, v);
+                return mixture(import, [name, of_scores], scores, v);
             }
             import.frozen(&mask_name, &known)?
         }
@@ -297,7 +295,7 @@ fn with_mask(
     let y = realize(import, &format!("{name}.scores"), plain)?;
     let y = spread_sum(import, [&format!("{name}.masked"), name], y, &bias)?;
     let last = y.dims().len() - 1;
-    let p = batched::softmax(import, &of_scores, y, last)?;
+    let p = batched::softmax(import, of_scores, y, last)?;
     batched::product(import, name, p, v)
 }
 

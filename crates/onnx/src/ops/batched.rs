@@ -4,6 +4,7 @@ use elbowroom_graph::op::{OpKind, Products};
 use elbowroom_ir::TensorId;
 
 use super::joined::repeated;
+use crate::constant::common_extents;
 use crate::error::Refusal;
 use crate::import::{Import, expect_size};
 use crate::value::Tensor;
@@ -15,17 +16,6 @@ fn matrices(import: &mut Import<'_>, name: &str, x: Tensor) -> Result<(TensorId,
         return Ok((x.id, true));
     }
     Ok((import.dense(name, x)?.id, false))
-}
-
-/// The extents over which both repeat, as of NumPy: an axis that one lacks, or has with extent 1, is that of the other.
-pub fn joined(a: &[usize], b: &[usize]) -> Option<Vec<usize>> {
-    let rank = a.len().max(b.len());
-    let extent = |dims: &[usize], axis: usize| (axis + dims.len()).checked_sub(rank).map_or(1, |at| dims[at]);
-    let axis = |axis: usize| match [extent(a, axis), extent(b, axis)] {
-        [1, other] | [other, 1] => Some(other),
-        [one, other] => (one == other).then_some(one),
-    };
-    (0..rank).map(axis).collect()
 }
 
 /// `a·b` of the matrices that are the two last axes of both. The axes before these are the batch, over which an operand may repeat.
@@ -40,7 +30,7 @@ pub fn product(import: &mut Import<'_>, name: &str, a: Tensor, b: Tensor) -> Res
     else {
         return Err(refuse());
     };
-    let batch = joined(a_batch, b_batch).filter(|_| depth == same).ok_or_else(refuse)?;
+    let batch = common_extents(a_batch, b_batch).filter(|_| depth == same).ok_or_else(refuse)?;
     let (rows, columns, depth) = (*rows, *columns, *depth);
     let members: usize = batch.iter().product();
     let is_one = |dims: &[usize]| dims.iter().all(|&extent| extent == 1);

@@ -2,11 +2,10 @@
 
 use elbowroom_graph::op::{Channels, Function, OpKind};
 
-use super::batched::joined;
 use super::functions::{GELU_CUBE, close, gelu, map};
 use super::joined::repeated;
 use super::{attention, dense, dropout};
-use crate::constant::Constant;
+use crate::constant::{Constant, common_extents};
 use crate::error::Refusal;
 use crate::import::Import;
 use crate::node::Node;
@@ -131,7 +130,7 @@ fn spread<'n>(
     };
     let small = import.dense(second, small)?;
     let (own, other) = (large.dims(), small.dims());
-    match joined(&own, &other) {
+    match common_extents(&own, &other) {
         Some(dims) if dims != own => {
             let large = import.dense(first, large)?;
             Ok((repeated(import, &format!("{name}.repeated"), large, &dims)?, small, first))
@@ -178,8 +177,15 @@ pub fn sum(import: &mut Import<'_>, node: &Node<'_>) -> Result<Value, Refusal> {
             values[1] = Value::Tensor(negated);
         }
     }
-    // What repeats over the other comes second.
     plus(import, &name, names, values)
+}
+
+/// Brings what the file holds, which repeats over what the network computes, to the second place.
+fn ordered(names: &mut [&str; 2], values: &mut [Value; 2]) {
+    if matches!(values[0], Value::Constant(_) | Value::Weight(_)) {
+        values.swap(0, 1);
+        names.swap(0, 1);
+    }
 }
 
 /// The sum of two values.
@@ -189,10 +195,7 @@ pub fn plus(
     mut names: [&str; 2],
     mut values: [Value; 2],
 ) -> Result<Value, Refusal> {
-    if matches!(values[0], Value::Constant(_) | Value::Weight(_)) {
-        values.swap(0, 1);
-        names.swap(0, 1);
-    }
+    ordered(&mut names, &mut values);
     match (&values[0], &values[1]) {
         (Value::Pending(Pending::GeluCurve { x, form }), Value::Constant(one))
             if one.single() == Some(1.0) =>
@@ -266,10 +269,7 @@ pub fn times(
     mut names: [&str; 2],
     mut values: [Value; 2],
 ) -> Result<Value, Refusal> {
-    if matches!(values[0], Value::Constant(_) | Value::Weight(_)) {
-        values.swap(0, 1);
-        names.swap(0, 1);
-    }
+    ordered(&mut names, &mut values);
     if let Some(by) = number(&values[1]) {
         return scaled(import, names[0], values[0].clone(), by);
     }

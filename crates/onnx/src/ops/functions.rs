@@ -21,12 +21,14 @@ pub fn close(a: f64, b: f64) -> bool {
     (a - b).abs() <= 1e-6 * b.abs()
 }
 
+/// A tensor times a factor as an op.
+pub fn scaled(import: &mut Import<'_>, name: &str, x: &Tensor, factor: f64) -> Result<Tensor, Refusal> {
+    let kind = OpKind::Scale { len: x.view.len(), factor: factor as f32 };
+    import.pushed(name, kind, &[x.id]).map(|id| Tensor { id, ..x.clone() })
+}
+
 /// The ops of an expression of elements.
 pub fn realize(import: &mut Import<'_>, name: &str, pending: Pending) -> Result<Tensor, Refusal> {
-    let scaled = |import: &mut Import<'_>, name: &str, x: &Tensor, factor: f64| {
-        let kind = OpKind::Scale { len: x.view.len(), factor: factor as f32 };
-        import.pushed(name, kind, &[x.id]).map(|id| Tensor { id, ..x.clone() })
-    };
     match pending {
         Pending::Scaled { x, factor } => scaled(import, name, &x, factor),
         Pending::Sigmoid { x } => map(import, name, x, Function::Sigmoid),
@@ -195,8 +197,7 @@ pub fn compound(import: &mut Import<'_>, node: &Node<'_>) -> Result<Value, Refus
         // x > 0 ? x : alpha · (e^(x / alpha) − 1)
         "Celu" => {
             let alpha = above_zero("alpha", 1.0)?;
-            let kind = OpKind::Scale { len: x.view.len(), factor: alpha.recip() };
-            let x = Tensor { id: import.pushed(&format!("{name}.scaled"), kind, &[x.id])?, ..x };
+            let x = scaled(import, &format!("{name}.scaled"), &x, f64::from(alpha.recip()))?;
             let x = map(import, &format!("{name}.elu"), x, Function::Elu { alpha: 1.0 })?;
             Ok(Value::Pending(Pending::Scaled { x, factor: f64::from(alpha) }))
         }
