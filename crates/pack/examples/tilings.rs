@@ -199,6 +199,9 @@ fn processor_seconds() -> Option<f64> {
 struct Processor {
     started: f64,
     seconds: f64,
+    threads: usize,
+    /// Before this, the seconds cannot have passed: asking the system takes longer than placing a buffer.
+    not_before: Mutex<Instant>,
     heights: Mutex<Vec<(f64, u64)>>,
 }
 
@@ -214,7 +217,16 @@ impl Observer for Processor {
     }
 
     fn interrupted(&self) -> bool {
-        self.used() >= self.seconds
+        let mut not_before = self.not_before.lock().expect("no other user has panicked");
+        let now = Instant::now();
+        if now < *not_before {
+            return false;
+        }
+        let left = self.seconds - self.used();
+        if left > 0.0 {
+            *not_before = now + Duration::from_secs_f64((left / self.threads as f64).max(0.001));
+        }
+        left <= 0.0
     }
 }
 
@@ -222,7 +234,13 @@ impl Observer for Processor {
 fn overlap(problem: &Problem, seed: u64, (seconds, threads): (u64, usize)) {
     let budget = Budget { threads, ..Budget::time(Duration::from_secs(4 * seconds)) };
     let started = processor_seconds().unwrap_or(0.0);
-    let observer = Processor { started, seconds: seconds as f64, heights: Mutex::default() };
+    let observer = Processor {
+        started,
+        seconds: seconds as f64,
+        threads,
+        not_before: Mutex::new(Instant::now()),
+        heights: Mutex::default(),
+    };
     let outcome = elbowroom_pack::Auto.pack(problem, &budget, &observer);
     let peak = problem.peak_live();
     let above = |height: u64| 100.0 * (Bytes(height).ratio(peak) - 1.0);
