@@ -62,6 +62,7 @@ mod partial_placement;
 mod pool;
 mod random;
 mod repack;
+mod reserved;
 mod search;
 mod search_plan;
 mod sharing;

@@ -105,6 +105,14 @@ impl Split {
     }
 }
 
+/// An item that was placed before it begins.
+#[derive(Clone, Copy)]
+pub(crate) struct Ahead {
+    pub(crate) item: u32,
+    /// The section at which the front then was.
+    pub(crate) since: u32,
+}
+
 /// The items of one side, and how to place them.
 #[derive(Clone, Copy)]
 pub(crate) struct Pass<'a> {
@@ -138,12 +146,13 @@ impl Pass<'_> {
     }
 
     /// Places the items that begin behind the section at which a front starts, before the section `until`, and hands each with its offset to
-    /// `placed`, until that says no. Returns how many items of the side have their places then.
+    /// `placed`, until that says no. Adds those that are placed early to `ahead`. Returns how many items of the side have their places then.
     pub(crate) fn run(
         &self,
-        mut front: Front<'_>,
+        front: &mut Front<'_>,
         until: u32,
         offsets: &mut [u64],
+        ahead: &mut Vec<Ahead>,
         placed: &mut dyn FnMut(u32, u64) -> bool,
     ) -> usize {
         let (items, matching) = (&self.split.sides[self.side], &self.way.matching);
@@ -165,11 +174,12 @@ impl Pass<'_> {
             if now >= until {
                 return at;
             }
-            take_given(&mut front, i, offsets);
+            take_given(front, i, offsets);
             while let Some((_, early)) = early.next_if(|&(at, _)| at <= f64::from(now)) {
-                take_given(&mut front, early, offsets);
+                take_given(front, early, offsets);
                 if let Some(offset) = front.reserve(early, matching, offsets) {
                     offsets[early as usize] = offset;
+                    ahead.push(Ahead { item: early, since: now });
                 }
             }
             let offset = front.place(i, matching, offsets);
@@ -231,11 +241,11 @@ impl Sweep {
             cost += excess(offset + instance.items[i as usize].bytes, goal);
         }
         for (side, direction) in Side::BOTH.into_iter().enumerate() {
-            let front =
+            let mut front =
                 Front::new(instance, (direction, split.start(instance, side)), goal, &stack, &offsets);
             let mut given_up = false;
             let pass = Pass { split, instance, side, way, given: (&[], &[]) };
-            pass.run(front, u32::MAX, &mut offsets, &mut |i, offset| {
+            pass.run(&mut front, u32::MAX, &mut offsets, &mut Vec::new(), &mut |i, offset| {
                 cost += excess(offset + instance.items[i as usize].bytes, goal);
                 given_up = cost > most || stop();
                 !given_up
@@ -320,7 +330,7 @@ pub(crate) mod tests {
             stack.sort_by_key(|&i| offsets[i as usize]);
             for (side, direction) in Side::BOTH.into_iter().enumerate() {
                 let start = split.start(&instance, side);
-                let front = Front::new(&instance, (direction, start), goal, &stack, &offsets);
+                let mut front = Front::new(&instance, (direction, start), goal, &stack, &offsets);
                 let mut way = split.draw_side(&instance, &mut random);
                 for &item in &split.sides[side] {
                     if random.below(4) == 0 {
@@ -329,7 +339,7 @@ pub(crate) mod tests {
                 }
                 let given = (&given[side][..], &swept.offsets[..]);
                 let pass = Pass { split: &split, instance: &instance, side, way: &way, given };
-                pass.run(front, u32::MAX, &mut offsets, &mut |_, _| true);
+                pass.run(&mut front, u32::MAX, &mut offsets, &mut Vec::new(), &mut |_, _| true);
             }
             let placement = instance.placement(&problem, &offsets);
             assert_eq!(crate::validate(&problem, &placement), Ok(()), "seed {seed}");

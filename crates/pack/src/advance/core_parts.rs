@@ -21,7 +21,8 @@ const MOSTLY: f64 = 0.8;
 
 /// The core of an instance.
 pub(super) struct Core {
-    pub(super) parts: Vec<Part>,
+    /// In order of time. Where the core becomes larger, those that stay as they are are shared with the smaller one.
+    pub(super) parts: Vec<Arc<Part>>,
     /// The items on each side of the instance's peak, in the order of the side.
     sides: [Vec<u32>; 2],
     contains: Vec<bool>,
@@ -62,19 +63,28 @@ impl Core {
         if count as f64 > MOSTLY * instance.len() as f64 {
             contains.fill(true);
         }
-        Self::cut(field, contains, peaks)
+        Self::cut(field, contains, peaks, &[])
     }
 
-    /// Cuts the core at every boundary that none of its items crosses.
-    fn cut(field: &Field<'_>, contains: Vec<bool>, peaks: Arc<Vec<u64>>) -> Option<Self> {
+    /// Cuts the core at every boundary that none of its items crosses. `former` are parts that there are already.
+    fn cut(
+        field: &Field<'_>,
+        contains: Vec<bool>,
+        peaks: Arc<Vec<u64>>,
+        former: &[Arc<Part>],
+    ) -> Option<Self> {
         let Field { instance, split, overlaps, .. } = *field;
         let is_core = |&i: &u32| contains[i as usize];
         let hull = |i: u32| instance.items[i as usize].hull;
+        let part = |items: Vec<u32>, window: Span| match former.iter().find(|part| part.items == items) {
+            Some(part) => Some(Arc::clone(part)),
+            None => Part::new(instance, items, window).map(Arc::new),
+        };
         let mut parts = Vec::new();
         let (mut items, mut window) = (Vec::new(), Span { lo: 0, hi: 0 });
         for i in overlaps.in_time().iter().copied().filter(is_core) {
             if hull(i).lo >= window.hi && !items.is_empty() {
-                parts.push(Part::new(instance, std::mem::take(&mut items), window)?);
+                parts.push(part(std::mem::take(&mut items), window)?);
             }
             if items.is_empty() {
                 window = hull(i);
@@ -82,7 +92,7 @@ impl Core {
             window.hi = window.hi.max(hull(i).hi);
             items.push(i);
         }
-        parts.push(Part::new(instance, items, window)?);
+        parts.push(part(items, window)?);
         let sides = [0, 1].map(|side: usize| split.sides[side].iter().copied().filter(is_core).collect());
         Some(Self { parts, sides, contains, peaks })
     }
@@ -93,7 +103,7 @@ impl Core {
         field.overlaps.each_in(field.instance.items[item as usize].hull, |i| {
             contains[i as usize] |= self.peaks[i as usize] >= self.peaks[item as usize];
         });
-        Self::cut(field, contains, Arc::clone(&self.peaks))
+        Self::cut(field, contains, Arc::clone(&self.peaks), &self.parts)
     }
 
     /// Whether an item is core.

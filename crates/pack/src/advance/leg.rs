@@ -2,12 +2,14 @@
 
 use std::cell::Cell;
 
-use crate::front::{Front, Side};
+use crate::front::Side;
 use crate::instance::{Instance, Span};
 use crate::order_keys::sorted_by;
 use crate::overlap::OverlapIndex;
 use crate::random::Random;
-use crate::sweep::{Pass, SideWay, Split, pile};
+use crate::sweep::{SideWay, Split, pile};
+
+use super::trail::{Stacked, Trail};
 
 /// What is to be placed.
 #[derive(Clone, Copy)]
@@ -33,9 +35,6 @@ const RESTACKED: f64 = 0.5;
 /// An offset above every ceiling, from which an item can still end.
 const NOWHERE: u64 = u64::MAX / 2;
 
-/// Offsets, in ascending order.
-type Stacked = Vec<(u32, u64)>;
-
 /// Counts work, in items placed, and says when to stop.
 pub(crate) struct Meter<'a> {
     left: Cell<u64>,
@@ -55,7 +54,7 @@ impl<'a> Meter<'a> {
     }
 
     /// Whether to stop.
-    fn stops(&self) -> bool {
+    pub(super) fn stops(&self) -> bool {
         self.stopped.set(self.stopped.get() || (self.stop)());
         self.stopped.get()
     }
@@ -66,16 +65,13 @@ impl<'a> Meter<'a> {
     }
 }
 
-/// A try puts this many living items into its lists in the time in which it places one.
-const ALIVE_PER_PLACED: u64 = 4;
-
 impl Field<'_> {
     /// Where an item begins, in the direction of a side.
-    fn begin(&self, side: usize, item: u32) -> u32 {
+    pub(super) fn begin(&self, side: usize, item: u32) -> u32 {
         Side::BOTH[side].lifetime(self.instance, item)[0]
     }
 
-    fn end(&self, item: u32, offset: u64) -> u64 {
+    pub(super) fn end(&self, item: u32, offset: u64) -> u64 {
         offset + self.instance.items[item as usize].bytes
     }
 
@@ -145,10 +141,13 @@ struct Walked {
     way: SideWay,
 }
 
-/// What one try gives: how many items of its side then have places, and the offsets of those that it placed.
-struct Tried {
-    placed: usize,
-    moved: Vec<(u32, u64)>,
+/// What attempts leave for later ones of the same advance.
+#[derive(Default)]
+struct Kept<'a> {
+    /// The fronts on both sides.
+    trails: [Option<Trail<'a>>; 2],
+    /// The items of the stack, in ascending order of their offsets.
+    stack: Option<Vec<u32>>,
 }
 
 impl Advance {
@@ -238,11 +237,12 @@ impl Advance {
         random: &mut Random,
         meter: &Meter<'_>,
     ) -> Option<()> {
+        let mut kept = Kept::default();
         while self.failures < patience
             && !meter.is_done()
-            && let Some(attempt) = self.draw(field, random)
+            && let Some(attempt) = self.draw(field, &mut kept, random)
         {
-            let walked = self.walk(field, &attempt, random, meter);
+            let walked = self.walk(field, &attempt, &mut kept, random, meter);
             if meter.stops() {
                 return None;
             }
@@ -252,7 +252,7 @@ impl Advance {
     }
 
     /// A random attempt to get further on the side whose front is nearer to the peak. `None` if everything has a place.
-    fn draw(&self, field: &Field<'_>, random: &mut Random) -> Option<Attempt> {
+    fn draw(&self, field: &Field<'_>, kept: &mut Kept<'_>, random: &mut Random) -> Option<Attempt> {
         let (side, failed) = (self.nearer(field), self.failed(field)?);
         let begin = field.begin(side, failed);
         let mut way = self.ways[side].clone();
@@ -268,7 +268,8 @@ impl Advance {
         }
         let is_near = begin - field.split.start(field.instance, side) < field.longest();
         if is_near && field.given.is_none() && random.unit() < RESTACKED {
-            let order = self.restacked(field, (side, begin), random);
+            let stack = kept.stack.get_or_insert_with(|| self.in_order(&field.split.stack));
+            let order = restacked(field, stack.clone(), (side, begin), random);
             return Some(Attempt { side, way, start: Start::Peak(order) });
         }
         // Each halving is equally likely, from twice the longest lifetime on.
@@ -277,43 +278,35 @@ impl Advance {
         Some(Attempt { side, way, start: Start::Section(from) })
     }
 
-    /// The stack with a few items elsewhere. What does not fit needs the bytes of several items that are freed before it begins in one
-    /// piece, so mostly one of these is moved to another.
-    fn restacked(&self, field: &Field<'_>, (side, begin): (usize, u32), random: &mut Random) -> Vec<u32> {
-        let mut order = self.in_order(&field.split.stack);
-        for _ in 0..[1, 1, 2, 4][random.below(4)] {
-            let is_free = |at: &usize| Side::BOTH[side].lifetime(field.instance, order[*at])[1] <= begin;
-            let free: Vec<usize> = (0..order.len()).filter(is_free).collect();
-            let mut pick = |share: f64| match free.len() {
-                len if len > 0 && random.unit() < share => free[random.below(len)],
-                _ => random.below(order.len()),
-            };
-            let (from, to) = (pick(0.8), pick(0.7));
-            let item = order.remove(from);
-            order.insert((to + random.below(2)).min(order.len()), item);
-        }
-        order
-    }
-
     /// Tries an attempt. `None` if it does not get as far as before, or if it is to stop.
-    fn walk(
+    fn walk<'a>(
         &self,
-        field: &Field<'_>,
+        field: &Field<'a>,
         attempt: &Attempt,
+        kept: &mut Kept<'a>,
         random: &mut Random,
         meter: &Meter<'_>,
     ) -> Option<Walked> {
         match &attempt.start {
-            Start::Section(from) => self.walk_side(field, attempt, (*from, random), meter),
-            Start::Peak(order) => self.walk_both(field, attempt, order, meter),
+            Start::Section(from) => {
+                let trail = &mut kept.trails[attempt.side];
+                self.walk_side(field, attempt, trail, (*from, random), meter)
+            }
+            Start::Peak(order) => {
+                let walked = self.walk_both(field, attempt, order, meter)?;
+                *kept = Kept::default();
+                Some(walked)
+            }
         }
     }
 
-    /// Places the items of a side again from a section before the front on. What does not fit is placed earlier in the next try.
-    fn walk_side(
+    /// Places the items of a side again from a section before the front on. What does not fit is placed earlier in the next try, which goes back
+    /// no further than it has to.
+    fn walk_side<'a>(
         &self,
-        field: &Field<'_>,
+        field: &Field<'a>,
         attempt: &Attempt,
+        trail: &mut Option<Trail<'a>>,
         (mut from, random): (u32, &mut Random),
         meter: &Meter<'_>,
     ) -> Option<Walked> {
@@ -321,19 +314,36 @@ impl Advance {
         let (items, reached) = (&field.split.sides[side], self.placed[side]);
         // Further away, the other side may need another stack first.
         let until = field.begin(side, items[reached]).saturating_add(field.longest()).saturating_add(1);
+        self.trail(field, (side, from), trail, meter).begin(from, &self.offsets, meter);
         for _ in 0..TRIES {
-            let alive = self.alive(field, side, from);
-            let Tried { placed, moved } = self.try_way(field, (side, &way), (from, until), &alive, meter)?;
+            let trail = self.trail(field, (side, from), trail, meter);
+            let placed = trail.run(&way, until, &self.offsets, meter)?;
             if placed > reached || placed == reached && random.below(4) == 0 {
                 let mut all = self.placed;
                 all[side] = placed;
-                return Some(Walked { placed: all, moved, way });
+                return Some(Walked { placed: all, moved: trail.adopt(placed), way });
             }
             let lead = draw_lead(field, random);
             way.place_early(items[placed], lead);
-            from = from.min(before(field, side, field.begin(side, items[placed]), lead));
+            from = before(field, side, field.begin(side, items[placed]), lead);
+            trail.go_back(from);
         }
         None
+    }
+
+    /// The front of a side, or a new one at a section that it cannot go back to.
+    fn trail<'a, 't>(
+        &self,
+        field: &Field<'a>,
+        (side, at): (usize, u32),
+        former: &'t mut Option<Trail<'a>>,
+        meter: &Meter<'_>,
+    ) -> &'t mut Trail<'a> {
+        if former.as_ref().is_none_or(|trail| !trail.reaches(at)) {
+            let alive = self.alive(field, side, at);
+            *former = Some(Trail::new(field, (side, at), self.ceiling, &alive, meter));
+        }
+        former.as_mut().expect("it was made if there was none")
     }
 
     /// Places the items of both sides, up to the longest lifetime, around the stack in another order.
@@ -353,9 +363,9 @@ impl Advance {
             let way = if side == attempt.side { &attempt.way } else { &self.ways[side] };
             let from = field.split.start(field.instance, side);
             let until = from.saturating_add(field.longest()).saturating_add(1);
-            let tried = self.try_way(field, (side, way), (from, until), &stack, meter)?;
-            placed[side] = tried.placed;
-            moved.extend(tried.moved);
+            let mut trail = Trail::new(field, (side, from), self.ceiling, &stack, meter);
+            placed[side] = trail.run(way, until, &self.offsets, meter)?;
+            moved.extend(trail.moved());
             if field.reach(placed) < field.reach(self.placed) {
                 return None;
             }
@@ -378,38 +388,6 @@ impl Advance {
         order.into_iter().map(|at| items[at as usize]).collect()
     }
 
-    /// Places the items of a side that begin between two sections, until one does not fit. `None` if it is to stop.
-    fn try_way(
-        &self,
-        field: &Field<'_>,
-        (side, way): (usize, &SideWay),
-        (from, until): (u32, u32),
-        alive: &Stacked,
-        meter: &Meter<'_>,
-    ) -> Option<Tried> {
-        meter.count(alive.len() as u64 / ALIVE_PER_PLACED);
-        let mut offsets = vec![0; field.instance.len()];
-        for &(i, offset) in alive {
-            offsets[i as usize] = offset;
-        }
-        let stack: Vec<u32> = alive.iter().map(|&(i, _)| i).collect();
-        let front = Front::new(field.instance, (Side::BOTH[side], from), self.ceiling, &stack, &offsets);
-        let (mut moved, mut stopped) = (Vec::new(), false);
-        let given = field.given.map_or(&[][..], |given| &given[side]);
-        let pass =
-            Pass { split: field.split, instance: field.instance, side, way, given: (given, &self.offsets) };
-        let placed = pass.run(front, until, &mut offsets, &mut |i, offset| {
-            meter.count(1);
-            stopped = meter.stops();
-            let fits = field.end(i, offset) <= self.ceiling;
-            if fits {
-                moved.push((i, offset));
-            }
-            fits && !stopped
-        });
-        (!stopped).then_some(Tried { placed, moved })
-    }
-
     /// Takes in what an attempt gives.
     fn adopt(&mut self, field: &Field<'_>, attempt: &Attempt, walked: Option<Walked>) {
         self.failures += 1;
@@ -427,6 +405,28 @@ impl Advance {
         self.placed = walked.placed;
         self.ways[attempt.side] = walked.way;
     }
+}
+
+/// The stack with a few items elsewhere. What does not fit needs the bytes of several items that are freed before it begins in one
+/// piece, so mostly one of these is moved to another.
+fn restacked(
+    field: &Field<'_>,
+    mut order: Vec<u32>,
+    (side, begin): (usize, u32),
+    random: &mut Random,
+) -> Vec<u32> {
+    for _ in 0..[1, 1, 2, 4][random.below(4)] {
+        let is_free = |at: &usize| Side::BOTH[side].lifetime(field.instance, order[*at])[1] <= begin;
+        let free: Vec<usize> = (0..order.len()).filter(is_free).collect();
+        let mut pick = |share: f64| match free.len() {
+            len if len > 0 && random.unit() < share => free[random.below(len)],
+            _ => random.below(order.len()),
+        };
+        let (from, to) = (pick(0.8), pick(0.7));
+        let item = order.remove(from);
+        order.insert((to + random.below(2)).min(order.len()), item);
+    }
+    order
 }
 
 /// A section some sections before the one at which an item of a side begins, but not before the peak.
@@ -478,10 +478,11 @@ mod tests {
         let (mut adopted, mut restacked, mut done) = (0, 0, 0);
         for seed in 0..300 {
             with_advance(seed, [100, 102, 110][seed as usize % 3], |mut advance, field, random| {
+                let mut kept = Kept::default();
                 for _ in 0..60 {
-                    let Some(attempt) = advance.draw(field, random) else { break };
+                    let Some(attempt) = advance.draw(field, &mut kept, random) else { break };
                     let meter = Meter::new(u64::MAX, &|| false);
-                    let walked = advance.walk(field, &attempt, random, &meter);
+                    let walked = advance.walk(field, &attempt, &mut kept, random, &meter);
                     let (before, gets_there) = (advance.clone(), walked.is_some());
                     let at_peak = matches!(attempt.start, Start::Peak(_));
                     advance.adopt(field, &attempt, walked);

@@ -16,6 +16,7 @@
 
 mod core_parts;
 mod leg;
+mod trail;
 
 use std::cmp::Reverse;
 use std::sync::Arc;
@@ -234,9 +235,14 @@ impl Series {
         around.forget_unplaced(&field, |i| core.contains(i));
         self.core = Arc::new(core.with(whole, failed)?);
         let smaller = (&*core, &around.offsets[..]);
-        let parts = self.core.parts.iter();
-        self.parts =
-            parts.map(|part| grow_part(part, smaller, self.ceiling, random, meter)).collect::<Option<_>>()?;
+        let mut former = std::mem::take(&mut self.parts);
+        for part in &self.core.parts {
+            let advance = match core.parts.iter().position(|other| Arc::ptr_eq(other, part)) {
+                Some(unchanged) => former[unchanged].take(),
+                None => grow_part(part, smaller, self.ceiling, random, meter)?,
+            };
+            self.parts.push(advance);
+        }
         self.before = Some(around);
         Some(Progress::Underway)
     }
