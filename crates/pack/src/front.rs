@@ -1,6 +1,7 @@
 //! The items alive at the section that a sweep has reached, and the holes between them.
 //!
-//! An item is placed with a look at these holes, not at all items placed. That takes a microsecond where thousands of items are alive at once.
+//! An item is placed with a look at these holes, not at all items placed. That takes a microsecond where thousands of items are alive at once. A front can go
+//! back to a section that it has passed, which takes as long as what was placed and freed since.
 
 use crate::instance::Instance;
 use crate::outwards::{FreedAt, Matching};

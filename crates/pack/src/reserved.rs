@@ -82,23 +82,25 @@ impl Reserved {
     /// Those that begin between two sections, the first one included, in order of their offsets.
     pub(crate) fn between(&mut self, from: u32, until: u32) -> impl Iterator<Item = &Taken> {
         let first = self.by_begin.partition_point(|taken| taken.begins < from);
-        let many = self.by_begin.get(first + FEW).is_some_and(|taken| taken.begins < until);
-        let all = if many { &self.by_offset } else { &self.by_begin };
-        let mut len = 0;
-        if many {
-            self.found.resize(self.found.len().max(all.len()), 0);
+        self.found.clear();
+        let all = if self.by_begin.get(first + FEW).is_none_or(|taken| taken.begins >= until) {
+            let all = &self.by_begin;
+            let len = all[first..].iter().take_while(|taken| taken.begins < until).count();
+            self.found.extend(first as u32..(first + len) as u32);
+            self.found.sort_unstable_by_key(|&at| all[at as usize].start);
+            all
+        } else {
+            self.found.resize(self.begins.len(), 0);
+            let mut len = 0;
             // Without a branch: whether an item is one of these cannot be predicted.
             for (at, begins) in (0..).zip(&self.begins) {
                 self.found[len] = at;
                 len += usize::from((from..until).contains(begins));
             }
-        } else {
-            len = all[first..].iter().take_while(|taken| taken.begins < until).count();
-            self.found.clear();
-            self.found.extend(first as u32..(first + len) as u32);
-            self.found.sort_unstable_by_key(|&at| all[at as usize].start);
-        }
-        self.found[..len].iter().map(|&at| &all[at as usize])
+            self.found.truncate(len);
+            &self.by_offset
+        };
+        self.found.iter().map(|&at| &all[at as usize])
     }
 }
 

@@ -294,6 +294,7 @@ impl Advance {
             }
             Start::Peak(order) => {
                 let walked = self.walk_both(field, attempt, order, meter)?;
+                // The stack has other offsets now.
                 *kept = Kept::default();
                 Some(walked)
             }
