@@ -5,6 +5,7 @@
 //! cargo run --release -p elbowroom-pack --example tilings -- solve cuts 0..40 10 2 0..10       # seeds, seconds, threads, packer's seeds
 //! cargo run --release -p elbowroom-pack --example tilings -- after open 1..12/2 60 300 2 0..2  # seeds, both seconds, threads, packer's seeds
 //! cargo run --release -p elbowroom-pack --example tilings -- overlap training 100000 5 0..4/2 8 1                # blocks, alive at once, seeds, processor seconds
+//! cargo run --release -p elbowroom-pack --example tilings -- timed training 100000 5 0 4 2                       # the same, one seed, seconds, as JSON
 //! ```
 //!
 //! `cuts` are like MiniMalloc's A, B, C and E, `open` like D and J, whose optimum may be below this height and above the peak of live memory; `strips`
@@ -68,13 +69,21 @@ fn main() -> ExitCode {
                 }
             })
         }
+        ["timed", tile, len, alive, seed, seconds, threads] => {
+            let numbers = len.parse().ok().zip(alive.parse().ok().filter(|&alive| alive > 0));
+            let budget = seconds.parse().ok().zip(threads.parse().ok());
+            let all = read_tile(tile).zip(numbers).zip(seed.parse().ok()).zip(budget);
+            all.map(|(((tile, (len, alive)), seed), budget)| {
+                timed(&generate::overlapping(&tile, len, alive, seed), budget);
+            })
+        }
         _ => None,
     };
     match done {
         Some(()) => ExitCode::SUCCESS,
         None => {
             eprintln!(
-                "usage: tilings write KIND LENGTH SEED | solve KIND FROM..TO[/STEP] SECONDS THREADS [FROM..TO] | after KIND FROM..TO[/STEP] SECONDS LONGER THREADS FROM..TO | file PATH SECONDS THREADS [SEED]"
+                "usage: tilings write KIND LENGTH SEED | solve KIND FROM..TO[/STEP] SECONDS THREADS [FROM..TO] | after KIND FROM..TO[/STEP] SECONDS LONGER THREADS FROM..TO | file PATH SECONDS THREADS [SEED] | overlap TABLE LENGTH ALIVE FROM..TO[/STEP] SECONDS THREADS | timed TABLE LENGTH ALIVE SEED SECONDS THREADS"
             );
             ExitCode::from(2)
         }
@@ -257,6 +266,26 @@ fn overlap(problem: &Problem, seed: u64, (seconds, threads): (u64, usize)) {
         outcome.evaluations,
         outcome.best.map_or(f64::INFINITY, |placement| above(placement.height.get())),
         heights.join(", ")
+    );
+}
+
+/// Packs a problem for some seconds, and prints what came of it as JSON.
+fn timed(problem: &Problem, (seconds, threads): (u64, usize)) {
+    let budget = Budget { threads, ..Budget::time(Duration::from_secs(seconds)) };
+    let (started, processor) = (Instant::now(), processor_seconds());
+    let outcome = elbowroom_pack::Auto.pack(problem, &budget, &Silent);
+    let (wall, peak) = (started.elapsed(), problem.peak_live());
+    let processor = processor_seconds().zip(processor).map(|(now, before)| now - before);
+    let placement = outcome.best.expect("there is no capacity");
+    elbowroom_pack::validate(problem, &placement).expect("the placement is legal");
+    println!(
+        r#"{{"buffers": {}, "peak_live_bytes": {}, "arena_bytes": {}, "fragmentation": {}, "packing_ns": {}, "processor_ns": {:.0}}}"#,
+        problem.blocks.len(),
+        peak.get(),
+        placement.height.get(),
+        placement.height.ratio(peak) - 1.0,
+        wall.as_nanos(),
+        processor.unwrap_or(f64::NAN) * 1e9
     );
 }
 
