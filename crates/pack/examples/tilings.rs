@@ -5,7 +5,7 @@
 //! cargo run --release -p elbowroom-pack --example tilings -- solve cuts 0..40 10 2 0..10       # seeds, seconds, threads, packer's seeds
 //! cargo run --release -p elbowroom-pack --example tilings -- after open 1..12/2 60 300 2 0..2  # seeds, both seconds, threads, packer's seeds
 //! cargo run --release -p elbowroom-pack --example tilings -- overlap training 100000 5 0..4/2 8 1                # blocks, alive at once, seeds, processor seconds
-//! cargo run --release -p elbowroom-pack --example tilings -- timed training 100000 5 0 4 2                       # the same, one seed, seconds, as JSON
+//! cargo run --release -p elbowroom-pack --example tilings -- timed training 100000 5 0 4 2                       # the same for some seconds, as JSON
 //! ```
 //!
 //! `cuts` are like MiniMalloc's A, B, C and E, `open` like D and J, whose optimum may be below this height and above the peak of live memory; `strips`
@@ -59,22 +59,15 @@ fn main() -> ExitCode {
             let numbers = seconds.parse().ok().zip(threads.parse().ok());
             numbers.zip(seed).and_then(|((seconds, threads), seed)| file(path, seconds, threads, seed))
         }
-        ["overlap", tile, len, alive, seeds, seconds, threads] => {
+        [kind @ ("overlap" | "timed"), tile, len, alive, seeds, seconds, threads] => {
             let numbers = len.parse().ok().zip(alive.parse().ok().filter(|&alive| alive > 0));
-            let budget = seconds.parse().ok().zip(threads.parse().ok());
+            let budget = seconds.parse().ok().zip(threads.parse().ok().filter(|&threads| threads > 0));
             let all = read_tile(tile).zip(numbers).zip(parse_seeds(seeds)).zip(budget);
             all.map(|(((tile, (len, alive)), seeds), budget)| {
                 for seed in seeds {
-                    overlap(&generate::overlapping(&tile, len, alive, seed), seed, budget);
+                    let problem = generate::overlapping(&tile, len, alive, seed);
+                    if kind == "timed" { timed(&problem, budget) } else { overlap(&problem, seed, budget) }
                 }
-            })
-        }
-        ["timed", tile, len, alive, seed, seconds, threads] => {
-            let numbers = len.parse().ok().zip(alive.parse().ok().filter(|&alive| alive > 0));
-            let budget = seconds.parse().ok().zip(threads.parse().ok());
-            let all = read_tile(tile).zip(numbers).zip(seed.parse().ok()).zip(budget);
-            all.map(|(((tile, (len, alive)), seed), budget)| {
-                timed(&generate::overlapping(&tile, len, alive, seed), budget);
             })
         }
         _ => None,
@@ -83,7 +76,7 @@ fn main() -> ExitCode {
         Some(()) => ExitCode::SUCCESS,
         None => {
             eprintln!(
-                "usage: tilings write KIND LENGTH SEED | solve KIND FROM..TO[/STEP] SECONDS THREADS [FROM..TO] | after KIND FROM..TO[/STEP] SECONDS LONGER THREADS FROM..TO | file PATH SECONDS THREADS [SEED] | overlap TABLE LENGTH ALIVE FROM..TO[/STEP] SECONDS THREADS | timed TABLE LENGTH ALIVE SEED SECONDS THREADS"
+                "usage: tilings write KIND LENGTH SEED | solve KIND FROM..TO[/STEP] SECONDS THREADS [FROM..TO] | after KIND FROM..TO[/STEP] SECONDS LONGER THREADS FROM..TO | file PATH SECONDS THREADS [SEED] | overlap TABLE LENGTH ALIVE FROM..TO[/STEP] SECONDS THREADS | timed TABLE LENGTH ALIVE FROM..TO[/STEP] SECONDS THREADS"
             );
             ExitCode::from(2)
         }
@@ -103,8 +96,11 @@ fn generator(kind: &str) -> Option<Generator> {
     }
 }
 
-/// The seeds of `from..to` or `from..to/step`.
+/// The seeds of `from..to` or `from..to/step`, or a single one.
 fn parse_seeds(text: &str) -> Option<Vec<u64>> {
+    if let Ok(seed) = text.parse() {
+        return Some(vec![seed]);
+    }
     let (range, step) = text.split_once('/').unwrap_or((text, "1"));
     let (from, to) = range.split_once("..")?;
     let step = step.parse().ok().filter(|&step| step > 0)?;
@@ -232,10 +228,11 @@ impl Observer for Processor {
             return false;
         }
         let left = self.seconds - self.used();
-        if left > 0.0 {
-            *not_before = now + Duration::from_secs_f64((left / self.threads as f64).max(0.001));
+        if left <= 0.0 {
+            return true;
         }
-        left <= 0.0
+        *not_before = now + Duration::from_secs_f64((left / self.threads as f64).max(0.001));
+        false
     }
 }
 
@@ -275,17 +272,18 @@ fn timed(problem: &Problem, (seconds, threads): (u64, usize)) {
     let (started, processor) = (Instant::now(), processor_seconds());
     let outcome = elbowroom_pack::Auto.pack(problem, &budget, &Silent);
     let (wall, peak) = (started.elapsed(), problem.peak_live());
-    let processor = processor_seconds().zip(processor).map(|(now, before)| now - before);
+    let processor =
+        processor_seconds().zip(processor).map(|(now, before)| format!("{:.0}", (now - before) * 1e9));
     let placement = outcome.best.expect("there is no capacity");
     elbowroom_pack::validate(problem, &placement).expect("the placement is legal");
     println!(
-        r#"{{"buffers": {}, "peak_live_bytes": {}, "arena_bytes": {}, "fragmentation": {}, "packing_ns": {}, "processor_ns": {:.0}}}"#,
+        r#"{{"buffers": {}, "peak_live_bytes": {}, "arena_bytes": {}, "fragmentation": {}, "packing_ns": {}, "processor_ns": {}}}"#,
         problem.blocks.len(),
         peak.get(),
         placement.height.get(),
         placement.height.ratio(peak) - 1.0,
         wall.as_nanos(),
-        processor.unwrap_or(f64::NAN) * 1e9
+        processor.as_deref().unwrap_or("null")
     );
 }
 
